@@ -1,12 +1,11 @@
 # Two commands do everything on a fresh machine with Python 3.11+ and make:
-#   make demo   set up .venv, run `loopscope demo`
-#   make test   set up .venv, linters, types, documentation, the whole test suite
+#   make demo   what the demo needs into .venv, run `loopscope demo`
+#   make test   what development needs into .venv, linters, types, documentation, the whole test suite
 # A machine that already has torch 2.6 or newer (a CUDA build, say) lends it to .venv; otherwise torch 2.13.0 is installed.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
 HAS_TORCH := $(shell $(PYTHON) -c 'import torch; print(tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6))' 2>/dev/null)
 ifeq ($(HAS_TORCH),True)
 VENV_FLAGS := --system-site-packages
@@ -24,17 +23,18 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@grep -E '^#  ' $(MAKEFILE_LIST); echo "  make lint | size | types | imports | docs | pytest | test-slow | test-gpu | notebooks | bench | mutation | release-check | clean"
 
-setup: $(STAMP)
-$(STAMP): pyproject.toml constraints/pins.txt constraints/torch.txt
+# Each set of extras has its stamp; the larger one holds the smaller.
+setup: $(VENV)/.installed-dev
+demo: $(if $(wildcard $(VENV)/.installed-dev),$(VENV)/.installed-dev,$(VENV)/.installed-studies)
+	$(BIN)/loopscope demo
+
+$(VENV)/.installed-%: pyproject.toml constraints/pins.txt constraints/torch.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "loopscope needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV) || { echo "cannot create $(VENV): on Debian, apt-get install python3-venv"; exit 2; }
 	@# A pip of today resolves and unpacks in half the time of the one that venv brings.
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PINS) --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PINS) --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PINS) --editable '.[$*]'
 	@touch $@
-
-demo: setup
-	$(BIN)/loopscope demo
 
 # What takes one core a minute runs beside the tests.
 test: lint size

@@ -1,6 +1,7 @@
 """The geometry of an update under an affine head: A, Q, ΔU, KL both ways, entropies and φ at 21 scales.
 
-References are the two logit products alone, which nothing can do without, and the paper's way: gradient, Hessian–vector
+References are the two logit products alone, which nothing can do without (on a GPU with BF16 and with FP32 logits, the
+latter being what is reduced), and the paper's way: gradient, Hessian–vector
 product, and every scale read out again, in FP32 with TF32 off, a chunk of tokens at a time. The `accuracy` rows compare
 errors against FP64 with those of plain FP32.
 
@@ -24,7 +25,7 @@ SCALES = 21
 GRID = [k / (SCALES - 1) for k in range(SCALES)]
 CURVATURE_AT = (0.0, 0.25, 0.5, 0.75, 1.0)
 CONSECUTIVE = 7
-PRODUCTS = "the two logit products alone"
+PRODUCTS, WITH_FP32 = "the two logit products alone", "the same with FP32 logits"
 PAPER = "Hessian–vector product, endpoint utilities and grid"
 PLAIN = "plain FP32"
 FLAT, TYPICAL, PEAKED = 0.9, 7.2, 27.0
@@ -94,18 +95,21 @@ def _path(update: Update) -> AffinePath:
     return path.per_token()
 
 
-def bare_products(states: Sequence[Tensor], weight_VD: Tensor) -> Call:
-    """H Wᵀ of each state and nothing else: BF16 on a GPU, FP32 of converted operands on a CPU."""
+def bare_products(states: Sequence[Tensor], weight_VD: Tensor) -> dict[str, Call]:
+    """H Wᵀ of each state and nothing else, by name; on a CPU in FP32."""
+    name = PRODUCTS if len(states) == 2 else f"{len(states)} logit products alone"
     dtype = torch.bfloat16 if weight_VD.is_cuda else torch.float32
     converted, weight_DV = [h_TD.to(dtype) for h_TD in states], weight_VD.to(dtype).T
-    out_TV = torch.empty(states[0].shape[0], weight_VD.shape[0], dtype=dtype, device=weight_VD.device)
 
-    def products() -> None:
+    def products(**out_dtype: torch.dtype) -> None:
         with full_precision_products():
             for h_TD in converted:
-                torch.mm(h_TD, weight_DV, out=out_TV)
+                torch.mm(h_TD, weight_DV, **out_dtype)
 
-    return products
+    calls: dict[str, Call] = {name: products}
+    if weight_VD.is_cuda:
+        calls[WITH_FP32] = lambda: products(out_dtype=torch.float32)
+    return calls
 
 
 def paper_way(update: Update, weight_DV: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,7 +143,7 @@ def against_paper(name: str, update: Update, chunk: int, repeats: int) -> Row:
     """One update against its products and against the paper's way, with the largest differences to the latter."""
     device, slow = update.h_TD.device, []
     products = bare_products(update[:2], update.weight_VD)
-    values = _raced(update, {OURS: lambda: survey(update), PRODUCTS: products}, repeats)
+    values = _raced(update, {OURS: lambda: survey(update), **products}, repeats)
     weight_DV = update.weight_VD.float().T
     paper = {PAPER: lambda: slow.append(paper_way(update, weight_DV, chunk))}
     values |= race(device, paper, min(3, repeats), warm_ups=0)
@@ -155,8 +159,7 @@ def against_paper(name: str, update: Update, chunk: int, repeats: int) -> Row:
 
 def against_products(name: str, what: str, call: Call, states: Sequence[Tensor], update: Update, repeats: int) -> Row:
     """A call against the bare products of so many states."""
-    reference = PRODUCTS if len(states) == 2 else f"{len(states)} logit products alone"
-    calls = {OURS: call, reference: bare_products(states, update.weight_VD)}
+    calls = {OURS: call, **bare_products(states, update.weight_VD)}
     return Row(name, what, update.size, _raced(update, calls, repeats))
 
 

@@ -11,25 +11,24 @@ import random
 import tempfile
 from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
 import loopscope as ls
 from geometry import random_update
-from loopscope.measuring.batch_policy import BatchPolicy
-from loopscope.measuring.batching import collate, plan_batches
+from loopscope.measuring.batching import BatchPolicy, collate, encode_task, plan_batches
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.plan import QuestionEncoder
-from loopscope.measuring.run import made_ready, run_pending, tasks_first
+from loopscope.measuring.run import prepare, run_pending, tasks_first
 from loopscope.measuring.worker import LocalEngine
 from loopscope.models.batch import Batch
-from loopscope.models.layers.varlen import runs_unpadded
+from loopscope.models.layers.attention import runs_unpadded
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
 from loopscope.readout import affine_path_from_states
 from loopscope.store.writer import open_or_create
 from loopscope.tasks.load import load_task
-from timing import OURS, Row, race
+from timing import OURS, Call, Row, race
 
 BARE = "the forward passes alone"
 FP64_PRODUCTS = "the two FP64 products alone"
@@ -51,8 +50,7 @@ def drawn_task(questions: int, vocabulary: int, mean: float) -> ls.Task:
 
 def batches_of(model: LoopedModel, task: ls.Task) -> list[Batch]:
     """The batches of a pass over a task."""
-    loaded = load_task(task)
-    questions = QuestionEncoder(None, None, "error").questions(loaded.without_rows(), loaded.rows, 0)
+    questions = encode_task(load_task(task), None, None, "error").questions
     policy = BatchPolicy.parse("auto").on(model.device.type, unpadded=runs_unpadded(model))
     units = [questions[start : start + UNIT] for start in range(0, len(questions), UNIT)]
     return [collate(batch, policy).batch for unit in units for batch in plan_batches(unit, policy)]
@@ -74,7 +72,7 @@ def against_forward(
     )
     config, loaded = tasks_first(asked)
     engine = LocalEngine(config, model)
-    prepared = made_ready(config, loaded, engine)
+    prepared = prepare(config, loaded, engine.facts, engine.tokenizer)
     with tempfile.TemporaryDirectory() as scratch:
         folders = (str(Path(scratch) / str(number)) for number in count())
 
@@ -100,6 +98,29 @@ def ouro_rows(device: torch.device, quick: bool, *, full: bool = False) -> list[
         return [against_forward("pass", model, task, 4, "grid", 1 if quick else 3)]
     row = against_forward("full", model, task, 4, "full", 1 if quick else 3)
     return [row, fp64_row(device, quick)]
+
+
+def layer_rows(device: torch.device, quick: bool) -> list[Row]:
+    """Forward passes of Ouro-1.4B's size with every kernel of the layers, and with one of them left to torch."""
+    model = random_model("toy-ouro" if quick else "ouro-1.4b", device)
+    task = drawn_task(*((4, model.vocabulary_size, 20.0) if quick else (256, model.vocabulary_size, 195.0)))
+    batches = [batch.to(model.device) for batch in batches_of(model, task)]
+
+    def forward() -> None:
+        with torch.no_grad():
+            for batch in batches:
+                Walk.of(model, batch, 5).to(5)
+
+    def without(part: str) -> Call:
+        def call() -> None:
+            with patch(f"loopscope.models.layers.{part}.takes_kernel", lambda *_: False):
+                forward()
+
+        return call
+
+    calls = {OURS: forward} | {f"without that of {part}": without(part) for part in ("norm", "mlp", "residual", "rope")}
+    size = {"questions": len(task), "batches": len(batches)}
+    return [Row("layers", f"Forward passes of {model.name}", size, race(device, calls, 1 if quick else 3))]
 
 
 def huginn_rows(device: torch.device, quick: bool) -> list[Row]:

@@ -44,6 +44,7 @@ ROWS: dict[str, Rows] = {
     "pass": passes.ouro_rows,
     "huginn-pass": passes.huginn_rows,
     "full": lambda device, quick: passes.ouro_rows(device, quick, full=True),
+    "layers": passes.layer_rows,
     "cpu": lambda _, quick: on_cpu.rows(CPU, quick),
 }
 ON_ANY_DEVICE = ("accuracy", "cpu")

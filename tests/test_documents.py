@@ -204,7 +204,7 @@ def run_sql(text: str) -> None:
 
 def test_prose_names_commands_and_flags_that_exist() -> None:
     """Flags in running text, `--like-this`, are flags of some command or script."""
-    params = [param for command in COMMANDS.values() for param in command.params]
+    params = [param for command in (_GROUP, *COMMANDS.values()) for param in command.params]
     known = {"--plugins", "--help", "--version"}  # lm-eval's, everybody's
     known |= {option for param in params for option in (*param.opts, *param.secondary_opts)}
     scripts = [

@@ -20,10 +20,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
+from loopscope import Run
 from loopscope.stats import Estimate
-from loopscope.store import StoredRun
 from loopscope.studies.records import GRID_SCALES, Records, Updates
-from loopscope.studies.summary import UpdateSummary, summarise
 
 PICTURE = Path(__file__).resolve().parent.parent / "images" / "finite-step-failure.png"
 GREEN, RED, BLUE, GREY = "#009E73", "#D55E00", "#0072B2", "#8A8A8A"
@@ -52,14 +51,16 @@ def draw_paths(axes: Axes, updates: Updates) -> None:
     axes.set_title(f"{len(gain)} updates that point the right way and go too far", fontsize=9.5)
 
 
-def draw_shares(axes: Axes, found: UpdateSummary) -> None:
-    """Five shares with their intervals."""
+def draw_shares(axes: Axes, run: Run) -> None:
+    """Five shares with their intervals, as the tables of the run have them."""
+    (harm,), (quarter,) = run.table("mechanism").rows, run.table("contraction").rows
+    quadratic = next(row for row in run.table("quadratic-intervention").rows if row.key == "quadratic")
     rows: tuple[tuple[str, Estimate, str], ...] = (
-        (f"too long a step, of {found.harmful} harmful updates", found.failure_share, RED),
-        ("sign of the gain predicted by slope", found.sign_slope, GREY),
-        ("by slope and curvature", found.sign_quadratic, BLUE),
-        (f"recovered, of {found.failures} failures: quarter step", found.quarter_recovery, GREY),
-        ("step that slope and curvature predict", found.quadratic_recovery, GREEN),
+        (f"finite-step failures, of {harm['harmful']} harmful updates", harm["share"], RED),
+        ("sign of the gain predicted by slope", harm["sign_slope"], GREY),
+        ("by slope and curvature", harm["sign_quadratic"], BLUE),
+        (f"recovered, of {harm['finite_step']} failures: quarter step", quarter["recovery"], GREY),
+        ("step that slope and curvature predict (BF16)", quadratic["recovery"], GREEN),
     )
     for place, (said, estimate, colour) in enumerate(rows):
         if estimate.value is None or estimate.interval is None:
@@ -79,14 +80,13 @@ def main() -> None:
     """Draw both halves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    run = StoredRun(parser.parse_args().run)
-    (updates,), summary = Records([run]).updates, summarise(run)
+    run = Run(parser.parse_args().run)
+    (updates,) = Records([run]).updates
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.8, 3.5), layout="constrained")
     draw_paths(left, updates)
-    draw_shares(right, summary.updates[0])
-    about = (
-        f"{summary.model} on {summary.task}: {summary.questions} held-out documents, update {summary.updates[0].name}"
-    )
+    draw_shares(right, run)
+    condition = updates.condition
+    about = f"{condition.model_title} on {condition.task}: {len(updates)} held-out documents, update {condition.update}"
     figure.suptitle(about, fontsize=10.5, fontweight="bold")
     figure.savefig(PICTURE, dpi=150, metadata={"Software": None})
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from loopscope.models.exit_gate import exit_distribution
+from loopscope.models.exit_gate import exit_probabilities
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.walk import Walk
 from loopscope.training_losses import fixed_point_loss, geometry_loss, jacobian_penalty, update_geometry
@@ -87,7 +87,7 @@ def gate(step: Step, entropy_weight: float, walk: Walk | None = None) -> Tensor:
     for depth in range(1, step.depth + 1):
         gates.append(step.model.gate_logits(walk.to(depth).state).float())
         losses.append(step.losses(walk))
-    exits_TBS = exit_distribution(gates).pdf.movedim(-1, 0)
+    exits_TBS = exit_probabilities(gates).movedim(-1, 0)
     return step.mean(expected_loss(torch.stack(losses), exits_TBS, entropy_weight))
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from loopscope.models.batch import Batch
-from loopscope.models.exit_gate import exit_distribution
+from loopscope.models.exit_gate import exit_probabilities
 from loopscope.models.families.huginn import Huginn
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.walk import Walk
@@ -132,7 +132,7 @@ def ouro_loss(model: Ouro, asked: Supervised, entropy_weight: float) -> Loss:
     for _ in range(model.trained_depth):
         gates.append(model.gate_logits(walk.advance()).float())
         losses.append(_token_losses(walk.read(), asked.targets))
-    exits_TBS = exit_distribution(gates).pdf.movedim(-1, 0)
+    exits_TBS = exit_probabilities(gates).movedim(-1, 0)
     total = _mean(expected_loss(torch.stack(losses), exits_TBS, entropy_weight), asked.weights)
     with torch.no_grad():
         by_depth = {t: _logged(loss, asked) for t, loss in enumerate(losses, 1)}

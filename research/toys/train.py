@@ -139,6 +139,7 @@ def train(
     workers: int = 0,
     save_every: int | None = None,
     monitor_every: int | None = None,
+    compiled: bool = True,
     tokenizer: Tokenizer | None = None,
 ) -> Trainer:
     """Trains for some minutes or steps and writes the folder.
@@ -149,10 +150,11 @@ def train(
         minutes: time to train; compiling and watching are not counted.
         steps: steps to train.
         seed: weights, problems and recurrences follow from it.
-        device: "cpu", "cuda", or "auto" for a GPU where there is one, on which the blocks are compiled.
+        device: "cpu", "cuda", or "auto" for a GPU where there is one.
         workers: processes that write problems.
         save_every: steps between checkpoints that are kept in folders of their own.
         monitor_every: steps between two looks at the first update beyond the trained depth.
+        compiled: whether blocks are compiled on a GPU.
         tokenizer: the tokenizer where it is built already.
     """
     place = find_device(device)
@@ -161,7 +163,7 @@ def train(
     trainer = Trainer(recipe, seed, place)
     model, stretches, monitor = trainer.model, recipe.stretches, None
     folder.mkdir(parents=True, exist_ok=True)
-    if place.type == "cuda":
+    if place.type == "cuda" and compiled:
         compile_blocks(model)
     if monitor_every:
         watched = {"depths": range(1, model.trained_depth + 2), "limit": WATCHED, "log": folder / "monitor.jsonl"}
@@ -211,7 +213,7 @@ def train(
 def export(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
     """Rounds the weights to BF16 and writes the folder that `load_model` reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    state, left_out = trainer.model.state_dict(), trainer.model.tied_tensors()
+    state, left_out = trainer.model.state_dict(), trainer.model.tied
     kept = {name: value.to("cpu", torch.bfloat16) for name, value in state.items() if name not in left_out}
     save_file(
         {name: value.contiguous() for name, value in kept.items()}, folder / "model.safetensors", {"format": "pt"}

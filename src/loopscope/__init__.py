@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from loopscope.lm_eval_metrics import lm_eval_scores
     from loopscope.measuring.config import MeasureConfig
     from loopscope.measuring.model_check import check
-    from loopscope.models import AffineHead, Batch, Context, InitialState, LoopedModel, LoopedModule
+    from loopscope.models.base import LoopedModule
+    from loopscope.models.batch import Batch
+    from loopscope.models.initial_state import InitialState
     from loopscope.models.load import load_model
+    from loopscope.models.protocol import AffineHead, Context, LoopedModel
     from loopscope.models.tokenizer import load_tokenizer
     from loopscope.models.transformers_loop import loop_layers
     from loopscope.models.walk import Walk

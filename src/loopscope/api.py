@@ -15,12 +15,10 @@ import torch
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.arguments import Numbers
-from loopscope.measuring.checkpoints import configurations
 from loopscope.measuring.config import LongPolicy, MeasureConfig
-from loopscope.measuring.estimate import SECONDS, CostEstimate, estimate
-from loopscope.measuring.launch import this_launch
-from loopscope.measuring.loading import in_memory, model_spec
-from loopscope.measuring.run import Notify, run_config
+from loopscope.measuring.loading import configurations, in_memory, model_spec
+from loopscope.measuring.progress import SECONDS, CostEstimate, estimate
+from loopscope.measuring.run import Notify, run_config, this_launch
 from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.run import Run
 from loopscope.tasks.own_task import Task

@@ -1,14 +1,23 @@
-"""HTML that notebooks show: escaped text, one way to write a table, and the colours of the outcomes.
+"""What notebooks show: frames with outcomes by name, pandas, and HTML with the colours of the outcomes.
 
 Styles are written on the elements and colours leave the background alone, so that a display looks the same in light and
 dark notebooks and where style sheets are stripped. There are no scripts.
 """
 
+from __future__ import annotations
+
 import html
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from loopscope.errors import LoopscopeError
 from loopscope.path import Outcome
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+    import polars as pl
+
+    Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
 OUTCOME_COLOURS = {
     Outcome.PROGRESSING: "#a19b91",
@@ -89,3 +98,30 @@ def swatch(outcome: Outcome) -> Markup:
     """A small square in the colour of an outcome."""
     colour = OUTCOME_COLOURS[outcome]
     return element("span", style=f"display:inline-block;width:.7em;height:.7em;border-radius:2px;background:{colour}")
+
+
+def with_outcome_names(frame: Frame) -> Frame:
+    """The frame with its column `outcome`, where it has one as stored, as an ordered category of the paper's words.
+
+    >>> import polars as pl
+    >>> with_outcome_names(pl.DataFrame({"outcome": [3, 0]}, {"outcome": pl.Int8}))["outcome"].to_list()
+    ['finite-step failure', 'progressing']
+    """
+    import polars as pl
+
+    if frame.collect_schema().get("outcome") != pl.Int8:
+        return frame
+    labels = [outcome.label for outcome in Outcome]
+    return frame.with_columns(
+        pl.col("outcome").replace_strict(list(Outcome), labels, default=None, return_dtype=pl.Enum(labels))
+    )
+
+
+def to_pandas(frame: pl.DataFrame) -> pd.DataFrame:
+    """The same frame for pandas; enums become categories."""
+    try:
+        return frame.to_pandas()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pandas":
+            raise
+        raise LoopscopeError("to_pandas() needs pandas: pip install 'loopscope[notebook]'") from error

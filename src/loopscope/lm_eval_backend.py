@@ -25,7 +25,7 @@ from torch import Tensor
 from loopscope._version import __version__
 from loopscope.control.act import act_on
 from loopscope.control.generate import generate, tokenizer_of
-from loopscope.control.scales import FixedScale, ScaledReadout
+from loopscope.control.policies import FixedScale, ScaledReadout
 from loopscope.errors import LoopscopeError, shown, whole
 from loopscope.models.generate import Sampler
 from loopscope.models.in_memory import ModelSpec
@@ -33,6 +33,7 @@ from loopscope.models.initial_state import InitialState
 from loopscope.models.load import card_of, load_model
 from loopscope.models.packing import Group, common_prefix, pack
 from loopscope.models.walk import Walk, read, readout_asks_context
+from loopscope.tasks.prompting import render_begun
 
 try:
     from lm_eval.api.model import TemplateLM  # type: ignore[import-untyped]
@@ -48,7 +49,6 @@ AUTO_TOKENS = {"cpu": 4_096, "cuda": 65_536}
 """Tokens of a batch with `batch_size="auto"`."""
 HARNESS_DEVICE = "cuda:0"
 """The device that lm-evaluation-harness names where the user names none."""
-_HERE = "<the answer goes on here>"
 _LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "seed"}
 
@@ -186,13 +186,8 @@ class LoopscopeLM(TemplateLM):  # type: ignore[misc]
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """A conversation as text; without `add_generation_prompt` its last message is to be continued."""
-        if add_generation_prompt:
-            return str(self._template().render(chat_history))
-        # Nothing may follow the beginning of an answer. A blank ends the mark, so that a template that trims shows.
-        *before, last = chat_history
-        marked = [*before, {**last, "content": f"{last['content']}{_HERE} "}]
-        text, _, rest = self._template().render(marked, add_generation_prompt=False).rpartition(_HERE)
-        return str(text if rest.startswith(" ") else text.rstrip())
+        chat = self._template()
+        return str(chat.render(chat_history) if add_generation_prompt else render_begun(chat, chat_history))
 
     def _template(self) -> Any:
         if self.tokenizer.chat_template is None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.regular_files import read_text
+from loopscope.limits import read_text
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopscope.frames import to_pandas, with_outcome_names
+from loopscope.display import to_pandas, with_outcome_names
 from loopscope.store.run import StoredRun
 
 if TYPE_CHECKING:
@@ -163,14 +163,13 @@ class Run(StoredRun):
 
         from loopscope.errors import optional_text
         from loopscope.measuring.arguments import task_list
-        from loopscope.measuring.rerun import Named
+        from loopscope.measuring.verify import Named, measure_again
         from loopscope.store.verification import verify
 
         template = optional_text("template", template)
         named = Named(model, task_list(tasks) if tasks else (), template, tokenizer, data_dir, device)
         if not (replay or bitwise) and named == Named(data_dir=data_dir, device=device):
             return verify(self)
-        from loopscope.measuring.verify import measure_again
 
         return verify(self, partial(measure_again, named=named, everything=bitwise))
 

@@ -81,16 +81,6 @@ def test_file_that_cannot_be_read(tmp_path: Path) -> None:
             read_flags(str(path), KNOWN)
 
 
-def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
-    assert flags(tmp_path, b"\xef\xbb\xbflimit: 3") == {"limit": "3"}
-
-
-def test_an_error_is_one_line_in_python_too(tmp_path: Path) -> None:
-    with pytest.raises(LoopscopeError) as caught:
-        flags(tmp_path, "limit: b: c")
-    assert "\n" not in str(caught.value)
-
-
 def test_flags_of_every_type_reach_the_command(tmp_path: Path) -> None:
     from loopscope.store import StoredRun
 

@@ -48,8 +48,8 @@ class Made:
         parts = []
         for depth in range(1, self.loops + 1):
             live = self.at(depth)
-            columns: dict[str, Any] = {name: live(name).numpy() for name in (*STATE_SIGNALS, *LOGIT_SIGNALS)}
-            columns |= {name: live(name).numpy() for name in CHANGE_SIGNALS}
+            columns: dict[str, Any] = {name: live.signal(name).numpy() for name in (*STATE_SIGNALS, *LOGIT_SIGNALS)}
+            columns |= {name: live.signal(name).numpy() for name in CHANGE_SIGNALS}
             if depth == 1:
                 columns |= {name: [None] * rows for name in CHANGE_SIGNALS}
             v = self.logits(depth) - self.logits(depth - 1)

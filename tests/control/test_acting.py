@@ -13,7 +13,7 @@ import loopscope as ls
 from loopscope.control import FixedDepth, FixedScale, MarginScaled, ScaledReadout, Taps
 from loopscope.control.act import Questions, act, act_on, measure_lines
 from loopscope.control.offline import Costs, follow, score
-from loopscope.control.rules import exit_rule
+from loopscope.control.policies import exit_rule
 from loopscope.control.trace import Trace
 from loopscope.models.batch import Batch
 

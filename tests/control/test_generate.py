@@ -11,8 +11,8 @@ import torch
 import loopscope as ls
 from loopscope.control import Decision, FixedDepth, FixedScale, MarginScaled, Policy, ScaledReadout, Taps
 from loopscope.control.act import act_on
-from loopscope.control.generate import answer, generate
-from loopscope.control.rules import exit_rule
+from loopscope.control.generate import generate
+from loopscope.control.policies import exit_rule
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.generate import Sampler
@@ -221,19 +221,3 @@ def test_what_cannot_be_is_one_line(model_of):
     del ouro
     with pytest.raises(LoopscopeError, match="give tokenizer="):
         generate(model_of("parcae"), "a text", max_new_tokens=2, tokenizer=None)
-
-
-def test_answers_are_scored_and_kept():
-    toy, task = ls.load_model("toy-ouro", dtype="float32"), ls.load_task("arithmetic", limit=2)
-    found = answer(toy, task, [FixedScale(1.0), FixedDepth(1)], loops=4, max_new_tokens=40)
-    full, once = (found.filter(policy=name) for name in ("scale 1 from 0→1", "fixed 1"))
-    prompts = [row.context for row in task.rows]
-    plain = generate(toy, prompts, max_new_tokens=40, stop="Problem:")
-    assert full["text"].to_list() == plain.texts != once["text"].to_list()
-    assert set(once["loops"]) == {1.0}
-    for row, text, right in zip(task.rows, full["text"], full["exact"], strict=True):
-        assert right == (f"Answer: {row.metadata['result']}" in text.split("\n"))
-    assert full["accuracy"].to_list() == full["exact"].cast(float).to_list()
-    for name, message in (("stories", "cannot be scored"), ("arithmetic-mc", "an option")):
-        with pytest.raises(LoopscopeError, match=message):
-            answer(toy, ls.load_task(name, limit=1), [FixedDepth(1)], loops=2, max_new_tokens=2)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from control_synthetic import Made
@@ -20,19 +21,20 @@ from loopscope.control.heads import (
     ExitHead,
     Gathered,
     ScaleHead,
+    Training,
     annotate,
     features,
     gather,
     load_head,
     save_head,
-    states_at,
+    train_exit_head,
+    train_scale_head,
 )
 from loopscope.control.offline import follow, score
+from loopscope.control.policies import exit_rule
 from loopscope.control.policy import STATE_SIGNALS, Seen
-from loopscope.control.rules import exit_rule
 from loopscope.control.signals import LiveSignals
 from loopscope.control.trace import Trace
-from loopscope.control.train import Training, train_exit_head, train_scale_head
 from loopscope.errors import LoopscopeError
 
 QUICK = Training(hidden=16, epochs=12, batch=256, dropout=0.0)
@@ -47,7 +49,7 @@ def made(part: int = 0) -> Gathered:
         one.states[depth] = one.states[depth - 1] + 0.3 * helps[:, None] * toward
     states = np.stack([state.numpy() for state in one.states]).astype(np.float16)
     rows = np.arange(6000) // 2000 == part
-    trace = Trace.of(one.frame()).some(range(100 * part, 100 * part + 100))
+    trace = Trace.of(one.frame().filter(pl.col("row").is_between(100 * part, 100 * part + 99)))
     return Gathered(trace, states[:, rows], "made", "here")
 
 
@@ -87,9 +89,9 @@ def test_heads_decide_on_states_as_over_a_trace(learnt: tuple[Gathered, ScaleHea
     def nothing(name: str) -> torch.Tensor:
         raise AssertionError(f"{name} was read: heads see states alone")
 
-    found = scale.decide(Seen(3, tuple(states_at(gathered, 3)), nothing), None)
+    found = scale.decide(Seen(3, tuple(gathered.at(3)), nothing), None)
     np.testing.assert_allclose(found.scale, trace.signal("scale_head", 3), atol=1e-6)
-    stopped = leave.decide(Seen(2, tuple(states_at(gathered, 2)), nothing), {})
+    stopped = leave.decide(Seen(2, tuple(gathered.at(2)), nothing), {})
     np.testing.assert_array_equal(stopped.stop, trace.signal("exit_head", 2) < leave.threshold)
 
 
@@ -147,10 +149,10 @@ def test_gathered_states_are_those_of_the_trace_and_the_gate_decides_as_stored(t
     examples = list(ls.load_task("arithmetic:test", limit=3).encode(ls.load_tokenizer("toy-ouro")))
     gathered = gather(model, Questions.of(examples), stored)
     for depth in range(1, 6):
-        live = LiveSignals(depth, states_at(gathered, depth), lambda _: None)
+        live = LiveSignals(depth, gathered.at(depth), lambda _: None)
         for name in STATE_SIGNALS:
             expected = stored.signal(name, depth)
-            np.testing.assert_allclose(live(name), expected, rtol=5e-3, atol=5e-3, err_msg=name)
+            np.testing.assert_allclose(live.signal(name), expected, rtol=5e-3, atol=5e-3, err_msg=name)
     told = measure_with(
         "toy-ouro", "arithmetic:test", transitions=[1], tokens=True, exit_threshold=0.6, output=tmp_path / "t", **asked
     )

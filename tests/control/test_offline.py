@@ -16,15 +16,16 @@ from loopscope.control import Decision, FixedDepth, FixedScale, Policy, ScaledRe
 from loopscope.control.comparison import (
     coefficients,
     compare,
+    curves,
     depth_ceilings,
     published,
     shuffled_gain,
-    split_by_question,
     step_ceilings,
 )
+from loopscope.control.fitted_scale import fitted_scales
 from loopscope.control.offline import Costs, fit, follow, random_permutation, score
-from loopscope.control.rules import RULES, exit_rule
-from loopscope.control.trace import SCALES, Line, LineValues, Trace
+from loopscope.control.policies import RULES, exit_rule
+from loopscope.control.trace import SCALES, Line, LineValues, Trace, halves
 from loopscope.errors import LoopscopeError
 
 MADE = Made(questions=40)
@@ -33,13 +34,18 @@ OPTIONS = Made(questions=12, options=3)
 CHOICE = Trace.of(OPTIONS.frame(), {row: row % 3 for row in range(12)})
 
 
-def ceilings(trace: Trace, depth: int = 4) -> dict[tuple[str, str], np.ndarray]:
+def ceilings(trace: Trace, depth: int = 4) -> dict[str, np.ndarray]:
     found = [*depth_ceilings(trace), *step_ceilings(trace, depth)]
-    return {(entry.name, entry.per): entry.utility_Q for entry in found}
+    return {entry.name.removeprefix("oracle: "): entry.result.utility_Q for entry in found}
+
+
+def split(made: Made) -> tuple[Trace, Trace]:
+    train, test = (Trace.of(half) for half in halves(made.frame()))
+    return train, test
 
 
 def test_the_best_depth_bounds_every_exit_rule() -> None:
-    best = ceilings(TRACE)[("best depth", "token")]
+    best = ceilings(TRACE)["best depth by token"]
     for rule in published(TRACE):
         for quantile in (2.0, 3.0, 4.0):
             fitted = fit(rule, TRACE, quantile)
@@ -51,8 +57,8 @@ def test_five_scales_bound_every_scale_and_the_endpoint(scale: float) -> None:
     found = ceilings(TRACE)
     fixed = score(follow(FixedScale(scale, 4, stop=True), TRACE), TRACE).utility_Q
     for per in ("token", "question"):
-        assert (fixed <= found[("five scales", per)] + 1e-12).all()
-        assert (found[("endpoint", per)] <= found[("five scales", per)] + 1e-12).all()
+        assert (fixed <= found[f"five scales by {per}"] + 1e-12).all()
+        assert (found[f"endpoint by {per}"] <= found[f"five scales by {per}"] + 1e-12).all()
     expected = MADE.log_prob(4, scale) if scale else MADE.log_prob(3)
     np.testing.assert_allclose(fixed, expected.reshape(40, 7).mean(1), rtol=1e-6)
 
@@ -64,7 +70,7 @@ def test_a_scale_between_the_recorded_ones_is_interpolated() -> None:
     z0, z1 = MADE.logits(5), MADE.logits(6)
     exact = (z0 + torch.from_numpy(scale)[:, None] * (z1 - z0)).log_softmax(-1).gather(1, MADE.targets[:, None])[:, 0]
     exact_q = exact.reshape(40, 7).mean(1).numpy()
-    np.testing.assert_allclose(ceilings(TRACE, 6)[("quadratic", "token")], exact_q, atol=2e-4)
+    np.testing.assert_allclose(ceilings(TRACE, 6)["quadratic by token"], exact_q, atol=2e-4)
 
 
 def test_a_random_scale_of_every_token_stays_below_five_scales() -> None:
@@ -78,7 +84,7 @@ def test_a_random_scale_of_every_token_stays_below_five_scales() -> None:
             return Decision(True, memory) if seen.depth == 4 else Decision()
 
     found = score(follow(Guess(), TRACE), TRACE).utility_Q
-    assert (found <= ceilings(TRACE)[("five scales", "token")] + 1e-12).all()
+    assert (found <= ceilings(TRACE)["five scales by token"] + 1e-12).all()
 
 
 def test_coefficients_are_the_derivatives_of_the_path() -> None:
@@ -101,7 +107,7 @@ def test_utility_and_accuracy_of_options_by_hand() -> None:
     result = score(follow(FixedDepth(3), CHOICE), CHOICE)
     np.testing.assert_allclose(result.utility_Q, expected, rtol=1e-6)
     np.testing.assert_array_equal(result.accuracy_Q, scores.argmax(1) == right)
-    assert ("best depth", "token") not in ceilings(CHOICE)
+    assert "best depth by token" not in ceilings(CHOICE)
 
 
 def test_costs_by_hand() -> None:
@@ -159,25 +165,14 @@ def test_the_null_of_independent_noise_is_the_oracle_itself() -> None:
 
 
 def test_fitting_never_looks_at_the_test_questions() -> None:
-    train, test = split_by_question(TRACE)
+    train, test = split(MADE)
     assert not set(train.ids) & set(test.ids)
-    spoiled = pl.concat([MADE.frame().with_columns(pl.col("entropy") * 2)])
-    other = Trace.of(spoiled).some(range(1, 40, 2))
+    assert len(train) == len(test) == len(TRACE) / 2
+    other = Trace.of(halves(MADE.frame().with_columns(pl.col("entropy") * 2))[1])
     first, second = compare(train, test), compare(train, other)
     fitted = [[entry.policy for entry in found.tested if entry.kind == "rule"] for found in (first, second)]
     assert fitted[0] == fitted[1]
     assert len(fitted[0]) == len(list(published(TRACE)))
-
-
-def test_some_of_the_questions_are_those_questions() -> None:
-    kept = TRACE.some([3, 17])
-    both = score(follow(FixedDepth(2), TRACE), TRACE).utility_Q[[3, 17]]
-    np.testing.assert_array_equal(score(follow(FixedDepth(2), kept), kept).utility_Q, both)
-    options = CHOICE.some([1, 5, 7])
-    np.testing.assert_array_equal(
-        score(follow(FixedDepth(2), options), options).utility_Q,
-        score(follow(FixedDepth(2), CHOICE), CHOICE).utility_Q[[1, 5, 7]],
-    )
 
 
 def test_what_a_trace_cannot_answer_is_said() -> None:
@@ -193,42 +188,71 @@ def test_what_a_trace_cannot_answer_is_said() -> None:
         Trace.of(MADE.frame()[1:])
 
 
-def lines_of(made: Made, depth: int, omegas: np.ndarray) -> dict[Line, LineValues]:
+def along(made: Made, trace: Trace, depth: int, direction: str, omega: float) -> np.ndarray:
+    """Log probabilities of a trace's positions at z + omega · u."""
     z1, z0 = made.logits(depth), made.logits(depth - 1)
-    found = {}
-    for direction, u in (("chord", z1 - z0), ("temperature", z1)):
-        columns = [(z1 + omega * u).log_softmax(-1).gather(1, made.targets[:, None])[:, 0] for omega in omegas]
-        line = Line(direction, None if direction == "temperature" else depth - 1, depth)  # type: ignore[arg-type]
-        found[line] = LineValues(omegas, torch.stack(columns, 1).numpy())
-    return found
+    z = z1 + omega * (z1 - z0 if direction == "chord" else z1)
+    rows = np.isin(np.array([f"q{i // made.tokens}" for i in range(len(made.targets))]), trace.ids)
+    return z.log_softmax(-1).gather(1, made.targets[:, None])[:, 0].numpy()[rows]
+
+
+def with_lines(made: Made, trace: Trace, depth: int) -> Trace:
+    omegas = np.linspace(-1, 1, 41)
+    lines = {
+        Line(direction, reference, depth): LineValues(
+            omegas, np.stack([along(made, trace, depth, direction, omega) for omega in omegas], 1)
+        )
+        for direction, reference in (("chord", depth - 1), ("temperature", None))
+    }  # type: ignore[misc]
+    return dataclasses.replace(trace, lines=lines)
 
 
 def test_a_scaled_readout_is_fitted_and_read_between_the_points_of_its_line() -> None:
-    trace = dataclasses.replace(TRACE, lines=lines_of(MADE, 4, np.linspace(-1, 1, 41)))
-    train, test = split_by_question(trace)
+    train, test = (with_lines(MADE, trace, 4) for trace in split(MADE))
     found = {entry.name: entry for entry in compare(train, test, costs=Costs(0.1, 0.1)).tested}
     fitted = found["scaled 3>4"].policy
     assert isinstance(fitted, ScaledReadout)
-    worth = [train.utility(column).mean() for column in trace.lines[Line("chord", 3, 4)].log_prob_RJ.T[:, train_rows()]]
-    assert fitted.omega == pytest.approx(np.linspace(-1, 1, 41)[np.argmax(worth)])
+    grid = np.linspace(-1, 1, 41)
+    worth = [along(MADE, train, 4, "chord", omega).mean() for omega in grid]
+    assert fitted.omega == pytest.approx(grid[np.argmax(worth)])
+    margin_R = train.signal("margin", 4)
+    chord = train.lines[Line("chord", 3, 4)]
+    worth = [chord.at(cap * (1 - margin_R)).mean() for cap in grid]
+    assert found["margin-scaled 3>4"].policy.omega == pytest.approx(grid[np.argmax(worth)])  # type: ignore[union-attr]
     assert found["scaled 3>4"].result.cost_Q == pytest.approx(0.1 + 4 + 0.1)
     assert found["temperature at 4"].result.cost_Q == pytest.approx(0.1 + 4)
-    between = follow(ScaledReadout(4, 3, 0.3141), trace)
-    z1, z0 = MADE.logits(4), MADE.logits(3)
-    exact = (z1 + 0.3141 * (z1 - z0)).log_softmax(-1).gather(1, MADE.targets[:, None])[:, 0]
-    np.testing.assert_allclose(between.log_prob_R, exact, atol=1e-6)
+    between = follow(ScaledReadout(4, 3, 0.3141), test)
+    np.testing.assert_allclose(between.log_prob_R, along(MADE, test, 4, "chord", 0.3141), atol=1e-6)
     with pytest.raises(LoopscopeError, match="omega must be from -1 to 1"):
-        follow(ScaledReadout(4, 3, 1.2), trace)
+        follow(ScaledReadout(4, 3, 1.2), test)
     with pytest.raises(LoopscopeError, match=r"does not hold logits beyond loop 3 \(chord from 2\)"):
-        follow(ScaledReadout(3, 2, 0.5), trace)
+        follow(ScaledReadout(3, 2, 0.5), test)
 
 
-def train_rows() -> np.ndarray:
-    return np.flatnonzero(TRACE.question_R % 2 == 0)
+def test_the_fitted_scale_by_hand() -> None:
+    """Fitted on the one half, its gain on the other over the full step, over the temperature and at equal cost."""
+    train, test = (with_lines(MADE, trace, 4) for trace in split(MADE))
+    depths = [np.stack([part.utility(part.log_prob(t)) for t in range(1, 7)], 1) for part in (train, test)]
+    found = fitted_scales(curves(train, test), *depths, Costs(0.1, 0.1))
+    worth = {}
+    for name, direction in (("chord 3>4", "chord"), ("temperature at 4", "temperature")):
+        omegas = np.linspace(-1, 1, 41)
+        best = max(omegas, key=lambda omega: along(MADE, train, 4, direction, omega).mean())
+        worth[name] = along(MADE, test, 4, direction, best).mean()
+        assert found[name]["fitted"].value() == pytest.approx(1 + best)
+        assert found[name]["gain"].value() == pytest.approx(worth[name] - test.log_prob(4).mean())
+    chord = found["chord 3>4"]
+    assert chord["over_temperature"].value() == pytest.approx(worth["chord 3>4"] - worth["temperature at 4"])
+    assert chord["next_loop"].value() == pytest.approx(test.log_prob(5).mean() - test.log_prob(4).mean())
+    assert (chord["cost"], found["temperature at 4"]["cost"]) == pytest.approx((4.2, 4.1))
+    means = depths[0].mean(0)
+    ends = [int(np.argmax(means[:depth])) for depth in (4, 5)]
+    line = 0.9 * depths[1][:, ends[0]] + 0.1 * depths[1][:, ends[1]]
+    assert chord["over_line"].value() == pytest.approx(worth["chord 3>4"] - line.mean())
 
 
 def test_the_line_between_fixed_depths_by_hand() -> None:
-    train, test = split_by_question(TRACE)
+    train, test = split(MADE)
     found = compare(train, test, costs=Costs(0.5, 0.25))
     means = [score(follow(FixedDepth(depth), train), train).utility_Q.mean() for depth in range(1, 7)]
     for entry in found.tested:

@@ -12,7 +12,7 @@ from control_synthetic import Made
 
 from loopscope.control import Decision, FixedDepth, FixedScale, Policy
 from loopscope.control.offline import follow
-from loopscope.control.rules import RULES, exit_rule
+from loopscope.control.policies import RULES, exit_rule
 from loopscope.control.trace import Trace
 from loopscope.errors import LoopscopeError
 

@@ -23,7 +23,7 @@ from loopscope.store import StoredRun
 
 # Run by another process, not collected.
 collect_ignore = [
-    *("killed_pass.py", "peak_of_pass.py", "short_of_memory.py", "small_gpt.py", "plain_paths.py", "plain_trace.py"),
+    *("killed_pass.py", "short_of_memory.py", "small_gpt.py", "plain_paths.py", "plain_trace.py"),
 ]
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -84,7 +84,7 @@ def make_checkpoint(folder: Path, family: str, tokenizer: Path, vocabulary: int)
     (folder / "config.json").write_text(json.dumps(config))
     shutil.copy(tokenizer / "tokenizer.json", folder / "tokenizer.json")
     model: Any = load_model(folder, model_args={"random_weights": True, "seed": 3})
-    tied = model.tied_tensors()
+    tied = model.tied
     tensors = {name: tensor.clone() for name, tensor in model.state_dict().items() if name not in tied}
     if family == "ouro":
         # A head that says something, and a gate that does not treat every position alike.
@@ -104,20 +104,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]
         if family not in made:
             folder = tmp_path_factory.mktemp("checkpoints") / f"tiny-{family}"
             made[family] = make_checkpoint(folder, family, EMBEDDED / "toy-ouro", 1024)
-        return made[family]
-
-    return get
-
-
-@pytest.fixture(scope="session")
-def published_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """The same with Ouro's own tokenizer and vocabulary."""
-    made: dict[str, str] = {}
-
-    def get(family: str) -> str:
-        if family not in made:
-            folder = tmp_path_factory.mktemp("checkpoints") / f"wide-{family}"
-            made[family] = make_checkpoint(folder, family, shared("tokenizers/ouro"), 49152)
         return made[family]
 
     return get

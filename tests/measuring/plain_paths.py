@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from loopscope.measuring.batching import collate
-from loopscope.measuring.plan import QuestionEncoder
+from loopscope.measuring.batching import collate, encode_task
 from loopscope.models.load import load_model
 from loopscope.models.tokenizer import load_tokenizer
 from loopscope.models.walk import Walk, read
@@ -45,8 +44,7 @@ def plain_updates(folder: str, run: StoredRun, task: str, transition: int) -> It
     """The updates of a run's questions at one transition, each question alone."""
     model: Any = load_model(folder, device="cpu")
     loaded = load_task(task, limit=run.manifest.tasks[0].rows)
-    encoder = QuestionEncoder(load_tokenizer(folder), None, "error")
-    for question in encoder.questions(loaded, loaded.rows, 0):
+    for question in encode_task(loaded, load_tokenizer(folder), None, "error").questions:
         batch = collate([question]).batch
         with torch.no_grad():
             walk = Walk.of(model, batch).to(transition)

@@ -13,9 +13,8 @@ import torch
 
 from loopscope.api import measure
 from loopscope.cli.app import exit_code
-from loopscope.errors import LoopscopeError, command_line_words, setting, shown
-from loopscope.measuring.arguments import DEEPEST, limits, rows, task_list
-from loopscope.measuring.config import MeasureConfig
+from loopscope.errors import LoopscopeError, shown
+from loopscope.measuring.arguments import limits, rows, task_list
 from loopscope.store import StoredRun
 
 ENOUGH: dict[str, Any] = {"transitions": [1], "limit": 1, "device": "cpu"}
@@ -24,34 +23,20 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"transitions": [-1]}, "transitions=-1 is too small: give a number from 0 to 10,000"),
     ({"transitions": "4 5"}, "transitions='4 5': '4 5' is not a number or a range"),
     ({"transitions": "1-1000000000"}, "1000000000 is too large: 10,000 is the largest"),
-    ({"transitions": "9" * 5000}, "is too large: 10,000 is the largest"),
-    ({"transitions": ["4"]}, "transitions='4' is not a whole number"),
     ({"transitions": [True]}, "transitions=True is not a whole number"),
-    ({"transitions": True}, "transitions=True is not a number or a list of numbers"),
-    ({"transitions": 4.0}, "transitions=4.0 is not a number or a list of numbers"),
     ({"transitions": {1: 2}}, "transitions={1: 2} is not a number or a list of numbers"),
     ({"transitions": itertools.count()}, "transitions=10001 is too large"),
-    ({"depths": itertools.repeat(1)}, "depths= names more than 10,001 numbers"),
-    ({"depths": [10**5000]}, "depths=a number of thousands of digits is too large"),
-    ({"depths": "1-" + "9" * 5000}, "is too large: 10,000 is the largest"),
     ({"level": "ful"}, "level='ful' is not known: did you mean full?"),
-    ({"level": "everything"}, "choose quick, grid, full"),
-    ({"level": 3}, "level=3 is not known"),
     ({"paths": True}, "paths=True stores the FP64 analysis: add level='full'"),
     ({"tokens": True, "transitions": [], "depths": [1]}, "tokens=True is about updates: name some with transitions="),
     ({"tokens": "no"}, "tokens='no' is neither True nor False"),
     ({"batch_size": "many"}, "batch_size='many' is not a number of questions"),
-    ({"batch_size": True}, "batch_size=True is not a whole number"),
     ({"batch_size": 0}, "batch_size=0 is too small"),
-    ({"batch_size": "9" * 5000}, "is not a number of questions"),
     ({"batch_size": "paper", "protocol": "loopscope:unit_size=3"}, "unit_size=3 must be even"),
     ({"unit_size": 0}, "unit_size=0 is too small: give a number from 1"),
-    ({"unit_size": True}, "unit_size=True is not a whole number"),
-    ({"unit_size": 10**5000}, "unit_size=a number of thousands of digits is too large"),
     ({"scalar_checks": -1}, "scalar_checks=-1 is too small"),
     ({"readout_dtype": "bfloat16"}, "readout_dtype='bfloat16' is not known"),
     ({"model_args": {"exit_threshold": 1.5}}, "exit_threshold=1.5 is not a probability"),
-    ({"model_args": {"exit_threshold": "x"}}, "exit_threshold='x' is not a probability"),
     ({"long": "cut"}, "long='cut' is not known: choose error, skip, truncate-left"),
     ({"engine": "dask"}, "engine='dask' is not known: choose local, ray"),
     ({"workers": -1, "engine": "ray"}, "workers=-1 is too small: give a number from 1"),
@@ -60,36 +45,25 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"limit": 0}, "limit=0 is too small"),
     ({"limit": "1 0"}, "limit='1 0': '1 0' is not a number of questions"),
     ({"limit": "gsm8k=1,gsm8k=2"}, "gives two numbers for gsm8k"),
-    ({"limit": "1,2"}, "gives two numbers for all tasks"),
     ({"limit": "1,gsm8k=2"}, "one number for all tasks, or one for each"),
-    ({"limit": "gsm8k="}, "is not a number of questions"),
     ({"limit": {"ARC-Challenge": 1, "arc_challenge": 2}}, "limit= names arc_challenge twice"),
     ({"limit": {"gsm8k": "3"}}, "limit='3' is not a whole number"),
-    ({"limit": True}, "limit=True is not a whole number"),
     ({"ids": "1 0"}, "ids='1 0': '1 0' is not a number or a range"),
-    ({"ids": "0-9999999999"}, "9999999999 is too large"),
     ({"ids": "0-999999999"}, "names more than 1,000,000 numbers"),
     ({"ids": 2.5}, "ids=2.5 is not a number or a list of numbers"),
-    ({"ids": [True]}, "ids=True is not a whole number"),
     ({"ids": ""}, "ids='' is empty"),
-    ({"ids": []}, "ids= names 0 rows"),
     ({"device": "gpu"}, "there is no device 'gpu': choose cpu"),
     ({"levle": "grid"}, "there is no setting 'levle': did you mean level?"),
     ({"command_line": 5}, "there is no setting 'command_line'"),
     ({"protocol": "paper:unit_size"}, "'unit_size' is not NAME=VALUE"),
     ({"protocol": "paper:size=3"}, "protocol='size' is not known: did you mean unit_size?"),
     ({"config": {"level": "full"}}, "is not a MeasureConfig"),
-    ({"device": 5}, "device= takes a name or a path as text, not 5 (a int)"),
-    ({"dtype": 5}, "dtype= takes a name"),
     ({"model_args": {"seed": "x"}}, "seed='x' is not a whole number"),
-    ({"model_args": {"seed": 2**63}}, "is too large"),
     ({"model": 5}, "model= takes a name"),
     ({"tasks": 5}, "tasks=5 is not a task"),
     ({"tasks": {"prompt": "a", "solution": "b"}}, "is not a task: give names or files"),
     ({"tasks": [{"prompt": "a", "solution": "b"}]}, "Task.from_rows"),
     ({"tasks": []}, "no task given: name one or more, e.g. tasks='arithmetic,gsm8k'"),
-    ({"output": 5}, "output= takes a name or a path"),
-    ({"output": ""}, "output='' is empty"),
     ({"output": "a\0b"}, "holds bytes that are not UTF-8 text"),
     ({"data_dir": "caf\udce9"}, "holds bytes that are not UTF-8 text"),
 ]
@@ -97,23 +71,14 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
 BAD_FLAGS: list[tuple[str, str, str]] = [
     ("transitions", "4 5", "--transitions '4 5': '4 5' is not a number or a range"),
     ("transitions", "4-2", "'4-2' runs backwards: write 2-4"),
-    ("transitions", "1,,2", "'' is not a number or a range"),
     ("transitions", "1-1000000000", "1000000000 is too large: 10,000 is the largest"),
-    ("transitions", "9" * 5000, "is too large: 10,000 is the largest"),
-    ("transitions", "٣", "is not a number or a range"),
     ("transitions", "1:30", "'1:30' is not a number or a range"),
     ("depths", "1-9999999999", "--depths 1-9999999999: 9999999999 is too large: 10,000 is the largest"),
-    ("depths", "1-", "'1-' is not a number or a range"),
-    ("limit", "1 0", "--limit '1 0': '1 0' is not a number of questions"),
     ("limit", "arithmetic=1,arithmetic=2", "gives two numbers for arithmetic"),
     ("limit", "0", "--limit 0 is too small"),
-    ("ids", "0-9999999999", "9999999999 is too large"),
     ("ids", "0,0", "--ids names row 0 twice"),
-    ("batch_size", "0", "--batch-size 0 is too small"),
     ("workers", "-1", "--workers -1 is too small"),
-    ("progress", "fancy", "--progress fancy is not known: choose auto, bar, plain, none"),
     ("level", "ful", "--level ful is not known: did you mean full?"),
-    ("model_args", "exit_threshold=nan", "exit_threshold='nan' is not a probability"),
     ("protocol", "loopscope:unit_size=0", "unit_size=0 is too small: give a number from 1"),
     ("paths", "true", "--paths stores the FP64 analysis: add --level full"),
 ]
@@ -187,15 +152,3 @@ def test_tasks_may_be_one_text_or_path(tmp_path: Path) -> None:
 def test_rows_and_limits_by_task_are_known_by_its_own_name() -> None:
     assert rows({"ARC-Challenge": 5, "piqa": "0-2"}) == {"arc_challenge": (5,), "piqa": (0, 1, 2)}
     assert limits(" ARC-Challenge = 5 , piqa=2") == {"arc_challenge": 5, "piqa": 2}
-
-
-def test_deepest_loop_can_be_asked_for() -> None:
-    assert MeasureConfig(model="toy-ouro", tasks="arithmetic", transitions=DEEPEST).deepest == DEEPEST + 1
-
-
-def test_words_return_to_python_after_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(["measure", "--model", "toy-ouro", "--tasks", "x", "--level", "x"]) == 2
-    assert "--level x" in capsys.readouterr().err
-    assert setting("level", "x") == "level='x'"
-    with command_line_words():
-        assert setting("data_dir", "two words") == "--data-dir 'two words'"

@@ -25,63 +25,6 @@ def refused(call: Callable[[], Any]) -> str:
     return message
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"limit": {"gsm8k": 3}}, "limit= names gsm8k, which is not among the tasks arithmetic"),
-        ({"ids": [10**9]}, "ids= names row 1000000000"),
-        ({"dtype": "float12"}, "float12"),
-        ({"device": "toaster"}, "toaster"),
-    ],
-)
-def test_setting_that_the_sources_refuse(
-    options: dict[str, Any], expected: str, checkpoint: Callable[[str], str], tmp_path: Path
-) -> None:
-    given = {**GOOD, **options}
-    assert expected in refused(lambda: measure(checkpoint("ouro"), ["arithmetic"], output=tmp_path / "run", **given))
-    assert not (tmp_path / "run").exists()
-
-
-def test_unknown_task_and_model_name_the_nearest(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
-    said = refused(lambda: measure(checkpoint("ouro"), ["arithmetik"], output=tmp_path / "run", **GOOD))
-    assert "did you mean arithmetic" in said
-    said = refused(lambda: measure("toy-uoro", ["arithmetic"], output=tmp_path / "run", **GOOD))
-    assert "did you mean toy-ouro" in said
-    said = refused(lambda: measure(checkpoint("ouro"), [], output=tmp_path / "run", **GOOD))
-    assert said.startswith("no task given")
-    assert not (tmp_path / "run").exists()
-
-
-def test_task_given_twice(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
-    tasks = ["arithmetic", "arithmetic:test"]
-    said = refused(lambda: measure(checkpoint("ouro"), tasks, output=tmp_path / "run", **GOOD))
-    assert "rows of the same split" in said
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ('{"prompt": "a", "solution"', "line 2: not valid JSON"),
-        ('{"prompt": "a", "solution": ""}', "line 2"),
-        ('{"prompt": "a"}', "line 2"),
-    ],
-)
-def test_malformed_solutions(line: str, expected: str, checkpoint: Callable[[str], str], tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text('{"prompt": "a", "solution": " b"}\n' + line + "\n")
-    said = refused(lambda: measure(checkpoint("ouro"), [str(path)], output=tmp_path / "run", transitions=[1]))
-    assert expected in said
-    assert "mine.jsonl" in said
-
-
-def test_option_index_out_of_range(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps({"context": "a", "options": [" b", " c"], "answer": 2}) + "\n")
-    said = refused(lambda: measure(checkpoint("ouro"), [str(path)], output=tmp_path / "run", transitions=[1]))
-    assert "line 1" in said
-    assert "2" in said
-
-
 def long_task(tmp_path: Path) -> str:
     path = tmp_path / "long.jsonl"
     rows = [{"prompt": "word " * count, "solution": " end.", "id": f"q{count}"} for count in (3, 2500, 5, 2600)]
@@ -129,20 +72,6 @@ def test_read_only_output(checkpoint: Callable[[str], str], tmp_path: Path) -> N
     assert "run" in said
 
 
-@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a file system that takes no folders")
-def test_output_where_nobody_may_write(checkpoint: Callable[[str], str]) -> None:
-    output = Path("/sys/kernel/loopscope-run")
-    said = refused(lambda: measure(checkpoint("ouro"), ["arithmetic"], output=output, **GOOD))
-    assert str(output) in said
-
-
-def test_output_that_is_a_file(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("mine")
-    said = refused(lambda: measure(checkpoint("ouro"), ["arithmetic"], output=tmp_path / "run", **GOOD))
-    assert "run" in said
-    assert (tmp_path / "run").read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -165,9 +94,3 @@ def test_other_settings_in_the_same_directory_are_refused_by_name(
     said = refused(lambda: measured("ouro", "arithmetic", output=run.path, **given))
     assert named in said
     assert contents(run.path) == before
-
-
-def test_other_model_in_the_same_directory_is_refused(measured: Callable[..., StoredRun]) -> None:
-    run = measured("ouro", "arithmetic", limit=1, level="quick")
-    said = refused(lambda: measured("huginn", "arithmetic", limit=1, level="quick", output=run.path))
-    assert "model.spec was" in said

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.cli.app import app
-from loopscope.measuring.batching import collate
-from loopscope.measuring.plan import QuestionEncoder
+from loopscope.measuring.batching import collate, encode_task
 from loopscope.measuring.verify import UTILITIES, acted, measure_again, selected, walked
 from loopscope.models.exit_gate import ExitGate
 from loopscope.store import StoredRun, verify
@@ -112,8 +111,7 @@ def test_what_was_verified_is_about_these_records_and_whole(run: StoredRun, tmp_
 def test_a_loop_that_changes_an_earlier_state_is_found(checkpoint: Callable[[str], str], monkeypatch: Any):
     model: Any = ls.load_model(checkpoint("ouro"))
     loaded = ls.load_task("arithmetic", limit=1)
-    encoder = QuestionEncoder(ls.load_tokenizer(checkpoint("ouro")), None, "error")
-    packing = collate(encoder.questions(loaded, loaded.rows, 0))
+    packing = collate(encode_task(loaded, ls.load_tokenizer(checkpoint("ouro")), None, "error").questions)
     step = type(model).step
 
     def careless(self: Any, state: torch.Tensor, context: Any, **known: Any) -> torch.Tensor:

@@ -11,10 +11,10 @@ import pytest
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
-from loopscope.measuring import certificates
+from loopscope.measuring import checks
 from loopscope.readout.certified import balls
 from loopscope.readout.certified.intervals import Interval
-from loopscope.store import StoredRun, verify
+from loopscope.store import StoredRun
 
 ENDS = ("utility", "slope", "quadratic", "gain", "quarter_gain", "predicted_gain", "C")
 TASKS = ["arithmetic", "arithmetic-mc"]
@@ -54,18 +54,6 @@ def test_enclosures_are_in_order_and_hold_what_float64_says(run: ls.Run):
     assert ((stored["safe_scale"] > 0) == (stored["slope_certified"].list.get(0) > 0)).drop_nulls().all()
 
 
-def test_a_run_with_certificates_is_sound_and_its_own(run: ls.Run, tmp_path: Path):
-    assert verify(run.path).ok
-    assert run.manifest.settings["certify"] is True
-    with pytest.raises(LoopscopeError, match=r"certify was True, is False"):
-        measured(run.path, certify=False)
-    plain = measured(tmp_path / "plain", certify=False, limit=1, level="quick", tasks=["arithmetic"])
-    assert "certify" not in plain.manifest.settings
-    assert not (plain.path / "certificates").exists()
-    with pytest.raises(LoopscopeError, match="measure again with certify=True"):
-        plain.read("certificates")
-
-
 def test_what_cannot_be_certified_is_refused(tmp_path: Path):
     with pytest.raises(
         LoopscopeError, match=r"toy-huginn is not certified, its readout is not affine: leave out certify"
@@ -101,7 +89,7 @@ def widened(right: Any) -> Any:
 def test_what_float64_leaves_open_is_decided_in_balls(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     few = {"tasks": [task], "transitions": 3, "level": "quick", "limit": 2}
     narrow = StoredRun(measured(tmp_path / "narrow", **few).path).read("certificates")
-    monkeypatch.setattr(certificates, "enclose_update", widened(certificates.enclose_update))
+    monkeypatch.setattr(checks, "enclose_update", widened(checks.enclose_update))
     decided = StoredRun(measured(tmp_path / "balls", **few).path).read("certificates")
     assert decided["arithmetic"].to_list() == ["balls"] * 2
     assert decided["outcome"].equals(narrow["outcome"])
@@ -130,7 +118,7 @@ def test_verdicts_follow_from_the_ends():
         (((0.0, 0.1), (0.1, 0.2), (0.1, 0.2)), (None, None)),
     ]
     for (gain, slope, quarter), (outcome, recovered) in cases:
-        found = certificates.verdicts(ends(gain=gain, slope=slope, quarter_gain=quarter, prediction=(1.0, 2.0)))
+        found = checks.verdicts(ends(gain=gain, slope=slope, quarter_gain=quarter, prediction=(1.0, 2.0)))
         assert found.outcome.tolist() == [outcome]
         assert found.recovered.tolist() == [recovered]
         assert found.prediction_sign.tolist() == [1]

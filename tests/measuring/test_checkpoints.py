@@ -9,14 +9,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-import loopscope as ls
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.checkpoints import configurations, model_names
-from loopscope.store import StoredRun
-from loopscope.training_steps import runs_at, step_in, training_step
-
-PASS = {"limit": 4, "transitions": [2], "depths": [0, 4], "level": "quick", "device": "cpu"}
+from loopscope.measuring.loading import configurations
+from loopscope.training_steps import runs_at, step_in
 
 
 @pytest.fixture(scope="module")
@@ -45,24 +41,6 @@ def series(trained, tmp_path_factory) -> Path:
     return output
 
 
-def test_each_run_is_that_of_a_call_of_its_own(series, trained, tmp_path):
-    runs = [ls.Run(path) for path in runs_at(series)]
-    assert [run.path.name for run in runs] == ["step-9", "step-10", "step-100"]
-    assert [training_step(run.manifest) for run in runs] == [9, 10, 100]
-    alone = ls.measure(trained / "step-10", "arithmetic", output=tmp_path / "alone", **PASS)
-    assert alone.records.equals(runs[1].records)
-    assert runs[0].records["gain"].to_list() != runs[1].records["gain"].to_list()
-
-
-def test_a_list_of_models_gives_a_list_of_runs(series, trained, tmp_path):
-    runs = ls.measure([trained / "step-9", f"{trained}/step-1*"], "arithmetic", output=tmp_path / "listed", **PASS)
-    assert [run.path.name for run in runs] == ["step-9", "step-10", "step-100"]
-    for run, path in zip(runs, runs_at(series), strict=True):
-        assert run.records.equals(ls.Run(path).records)
-    with pytest.raises(LoopscopeError, match="models need a folder"):
-        ls.measure([trained / "step-9", trained / "step-10"], "arithmetic", **PASS)
-
-
 def test_a_stopped_series_goes_on_with_the_same_command(series, trained, tmp_path, capsys):
     broken, output = tmp_path / "ckpt", tmp_path / "over-time"
     shutil.copytree(trained, broken)
@@ -78,12 +56,6 @@ def test_a_stopped_series_goes_on_with_the_same_command(series, trained, tmp_pat
     assert "model 3 of 3" in said.err
 
 
-def test_an_older_run_tells_its_step_by_its_specification(series):
-    stored = StoredRun(series / "step-100").manifest
-    settings = {name: value for name, value in stored.settings.items() if name != "training_step"}
-    assert training_step(stored.model_copy(update={"settings": settings})) == 100
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -95,12 +67,6 @@ def test_an_older_run_tells_its_step_by_its_specification(series):
 def test_several_models(given, expected, tmp_path):
     found = configurations({"model": given, "tasks": "arithmetic", "output": tmp_path})
     assert {each.model: Path(each.output).name for each in found} == expected
-
-
-def test_one_model(tmp_path):
-    (tmp_path / "step-[9]*").mkdir()
-    for name in ("toy-ouro", str(tmp_path / "step-[9]*")):
-        assert model_names(name) == [name]
 
 
 def test_what_is_refused(series, trained, tmp_path):

@@ -74,18 +74,3 @@ def test_a_chord_changes_nothing_else_and_is_named(run: ls.Run, tmp_path) -> Non
     assert "1→3" in question(run, run.examples["example_id"][0], "1>3", None, 1.0).title
     again = ls.measure("toy-ouro", transitions=[2, CHORD], output=run.path, **CHOSEN)
     assert again.records.equals(run.records)
-
-
-@pytest.mark.parametrize("wrong", ["3>1", "1>", "2>2", "1>99999"])
-def test_what_is_no_chord_is_refused(wrong: str) -> None:
-    with pytest.raises(ls.LoopscopeError, match="no chord"):
-        ls.MeasureConfig(model="toy-ouro", tasks="stories", transitions=wrong)
-
-
-def test_a_chord_of_a_nonlinear_readout(tmp_path) -> None:
-    run = ls.measure("toy-huginn", tasks="stories", limit=2, transitions="0>2", level="grid", output=tmp_path / "run")
-    utility = run.depths.sort("row", "depth")["utility"].to_numpy().reshape(2, -1)
-    record = run.records.sort("row")
-    assert run.depths["depth"].unique().to_list() == [0, 2]
-    np.testing.assert_allclose(record["gain"], utility[:, 1] - utility[:, 0], atol=1e-4)
-    np.testing.assert_allclose([grid[20] for grid in record["grid_gain"]], record["gain"], atol=1e-9)

@@ -68,29 +68,6 @@ def test_signals_end_alike(number: int, code: int, name: str, start: Start, tmp_
     ]
 
 
-@pytest.mark.slow
-def test_several_signals_of_an_ending_session_end_once(start: Start) -> None:
-    process = start()
-    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
-        process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode in (129, 143)
-    assert "Traceback" not in err
-    assert "the same command continues" in err
-
-
-@pytest.mark.slow
-def test_nohup_is_respected(start: Start, tmp_path: Path) -> None:
-    process = start(wrapper=("nohup",))
-    process.send_signal(signal.SIGHUP)
-    before = stored(tmp_path)
-    deadline = time.monotonic() + 60
-    while stored(tmp_path) <= before:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def children(process: subprocess.Popen[str]) -> dict[str, int]:
     """The processes that a driver started, by the name of their program."""
     found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

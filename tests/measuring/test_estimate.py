@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 import loopscope as ls
-from loopscope.measuring.estimate import CostEstimate, together
 
 ASKED = {"transitions": 2, "level": "quick", "limit": 8, "device": "cpu"}
 
@@ -24,14 +23,6 @@ def test_everything_is_counted(checkpoint: Callable[[str], str], tmp_path) -> No
     alone = ls.plan(checkpoint("ouro"), "arithmetic", batch_size="1", seconds=0.01, **ASKED)
     assert alone.tokens == positions, "batches of one have no padding"
     assert cost.seconds > 0
-
-
-def test_a_line_for_people() -> None:
-    cost = CostEstimate("m", 1319, 1_000_000, 90.0, 2_000_000_000)
-    line = "m: 1,319 questions, 1,000,000 tokens, 1 min 30 s, 2.0 GB at the largest batch that was timed"
-    assert str(cost) == line
-    both = together([cost, cost])
-    assert (both.tokens, both.seconds, both.memory, both.questions) == (2_000_000, 180.0, cost.memory, 2638)
 
 
 def test_seconds_must_be_a_time(checkpoint: Callable[[str], str]) -> None:

@@ -105,23 +105,3 @@ def test_every_model_takes_every_option(name: str, tmp_path: Path) -> None:
     else:
         with pytest.raises(ls.LoopscopeError, match="is not certified, its readout is not affine: leave out certify"):
             measure_with(model, TASK, output=tmp_path / "certified", certify=True, **asked)
-
-
-def test_float_in_a_readout_is_refused_only_where_float64_is_asked_for(tmp_path: Path) -> None:
-    asked: Any = {"transitions": [2], "device": "cpu"}
-    said = r"check 'gradient'.*level='full' and readout_dtype='float64' alone: keep the state's dtype"
-    for number, wants in enumerate(({"level": "full"}, {"readout_dtype": "float64"})):
-        with pytest.raises(
-            ls.LoopscopeError,
-            match=said,
-        ):
-            measure_with(_capped(), TASK, output=tmp_path / f"full{number}", **asked, **wants)
-    plain = _modules()
-    grid = measure_with(_capped(), TASK, output=tmp_path / "grid", **asked)
-    without = ls.wrap(
-        embed=plain["words"],
-        step=lambda h: h + torch.tanh(plain["turn"](h)),
-        readout=lambda h: 5 * torch.tanh(functional.layer_norm(h, (WIDTH,)) @ plain["words"].weight.T / 5),
-    )
-    full = measure_with(without, TASK, output=tmp_path / "full", level="full", **asked)
-    assert grid.records["slope"].to_list() == pytest.approx(full.records["fp64_slope"].to_list(), abs=1e-5)

@@ -14,13 +14,11 @@ import polars as pl
 import pytest
 import torch
 from tokenizers import Tokenizer as Backend
-from tokenizers import models
 
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.cli.verify import verify
-from loopscope.measuring.rerun import Named
-from loopscope.measuring.verify import measure_again
+from loopscope.measuring.verify import Named, measure_again
 from loopscope.models import Batch, load_model, load_tokenizer
 from loopscope.report import write_report
 from loopscope.store import verify as verified
@@ -81,8 +79,8 @@ def test_rows_ids_files_and_data_sets_give_the_same_numbers(
     expected = numbers(found["file"])
     for way, run in found.items():
         assert numbers(run).equals(expected), way
-        named = Named(tasks=(str(ways["file"]),)) if way == "file" else Named()
-        assert verified(run.path, partial(measure_again, named=named)).ok, way
+        assert "its task 'mine'" in str(measure_again(run).findings[0])
+        assert verified(run.path, partial(measure_again, named=Named(tasks=(ways[way],)))).ok, way
     hashes = {way: run.manifest.tasks[0].data_sha256 for way, run in found.items()}
     assert hashes["rows"] == hashes["file"]
     assert found["ids"].manifest.tokenizer_sha256 is None
@@ -138,61 +136,13 @@ def test_a_task_of_ids_needs_no_tokenizer_and_texts_do(tmp_path: Path, checkpoin
     with pytest.raises(ls.LoopscopeError, match=r"no tokenizer\.json"):
         measure_with(bare, ls.Task.from_rows(ROWS), output=tmp_path / "texts", **QUICK)
     given = Backend.from_file(str(Path(checkpoint("ouro")) / "tokenizer.json"))
-    texts = measure_with(
-        bare, ls.Task.from_rows(ROWS, name="mine"), output=tmp_path / "texts", tokenizer=given, **QUICK
-    )
+    task = ls.Task.from_rows(ROWS, name="mine")
+    texts = measure_with(bare, task, output=tmp_path / "texts", tokenizer=given, **QUICK)
     assert numbers(texts).equals(numbers(run))
     shown = measure_with(bare, id_task(), output=tmp_path / "shown", tokenizer=given, **QUICK)
     assert shown.examples["prompt"].to_list() == [row["prompt"] for row in ROWS]
     findings = measure_again(texts).findings
     assert "tokenizer=" in findings[0].message
-    assert measure_again(texts, Named(tokenizer=given)).findings == ()
-    assert texts.verify(tokenizer=given).ok
+    assert measure_again(texts, Named(tokenizer=given, tasks=(task,))).findings == ()
+    assert texts.verify(tokenizer=given, tasks=[task]).ok
     verify(str(texts.path), replay=False)
-
-
-def test_where_a_model_object_takes_its_tokenizer_from(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:
-    """From `tokenizer=`, from the task's ids, from itself, from its checkpoint; else an error says so."""
-    model: Any = load_model(checkpoint("ouro"), device="cpu")
-    texts = ls.Task.from_rows(ROWS, name="mine")
-    own = Backend.from_file(str(Path(checkpoint("ouro")) / "tokenizer.json"))
-    loaded = measure_with(model, texts, output=tmp_path / "loaded", **QUICK)
-    assert loaded.manifest.tokenizer_sha256 == load_tokenizer(checkpoint("ouro")).sha256
-    del model.card
-    with pytest.raises(ls.LoopscopeError, match=r"give tokenizer=, or tasks of token ids .*, or set model\.tokenizer"):
-        measure_with(model, texts, output=tmp_path / "none", **QUICK)
-    from_ids = measure_with(model, id_task(), output=tmp_path / "ids", **QUICK)
-    assert from_ids.manifest.tokenizer_sha256 is None
-    given = measure_with(model, texts, output=tmp_path / "given", tokenizer=own, **QUICK)
-    model.tokenizer = own
-    itself = measure_with(model, texts, output=tmp_path / "itself", **QUICK)
-    assert numbers(itself).equals(numbers(given))
-    assert numbers(itself).equals(numbers(from_ids))
-    assert numbers(itself).equals(numbers(loaded))
-    assert itself.manifest.tokenizer_sha256 == given.manifest.tokenizer_sha256 is not None
-    assert itself.verify(model=model).ok
-    assert from_ids.verify(model=model).ok
-    words = Backend(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    other = measure_with(model, texts, output=tmp_path / "other", tokenizer=words, **QUICK)
-    assert other.manifest.tokenizer_sha256 == load_tokenizer(words).sha256, "tokenizer= comes before the model's own"
-
-
-def test_a_data_set_by_itself(tmp_path: Path) -> None:
-    run = measure_with("toy-ouro", datasets.Dataset.from_list(ROWS), output=tmp_path / "run", **QUICK)
-    assert run.manifest.tasks[0].name == "dataset"
-    parts = datasets.DatasetDict(test=datasets.Dataset.from_list(ROWS), train=datasets.Dataset.from_list(ROWS))
-    with pytest.raises(ls.LoopscopeError, match="the splits test, train: choose one of them with split="):
-        measure_with("toy-ouro", [parts], output=tmp_path / "parts", **QUICK)
-    loaded = ls.load_task(ls.Task.from_dataset(parts, split="test"), num_fewshot=1)
-    assert loaded.rows[0].context.count("Problem:") == 2
-
-
-@pytest.mark.slow
-def test_ray_gets_them_too(tmp_path: Path, checkpoint: Callable[[str], str]) -> None:
-    given = Backend.from_file(str(Path(checkpoint("ouro")) / "tokenizer.json"))
-    tasks = [id_task(decode=lambda number: f"<{number}>"), ls.Task.from_rows(CHOICES)]
-    here = measure_with(checkpoint("ouro"), tasks, output=tmp_path / "here", tokenizer=given, **QUICK)
-    there = measure_with(checkpoint("ouro"), tasks, output=tmp_path / "there", tokenizer=given, engine="ray", workers=1,
-                       **QUICK)  # fmt: skip
-    assert numbers(there).equals(numbers(here))
-    assert there.manifest == here.manifest

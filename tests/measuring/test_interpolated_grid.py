@@ -14,11 +14,10 @@ import torch
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
-from loopscope.measuring import sequence_groups
-from loopscope.measuring.batching import Layout, Question, collate
-from loopscope.measuring.plan import QuestionEncoder
+from loopscope.measuring import readouts
+from loopscope.measuring.batching import Question, collate, encode_task
 from loopscope.measuring.readouts import readout_of
-from loopscope.measuring.update import Update
+from loopscope.measuring.update import Layout, Update
 from loopscope.models.load import load_model
 from loopscope.models.tokenizer import load_tokenizer
 from loopscope.models.walk import Walk
@@ -50,7 +49,7 @@ def both(runs: dict[str, ls.Run]) -> pl.DataFrame:
 @cache
 def few_questions() -> list[Question]:
     task = load_task("arithmetic-mc", limit=QUESTIONS)
-    return QuestionEncoder(load_tokenizer("toy-huginn"), None, "error").questions(task.without_rows(), task.rows, 0)
+    return list(encode_task(task, load_tokenizer("toy-huginn"), None, "error").questions)
 
 
 @torch.no_grad()
@@ -96,52 +95,6 @@ def test_the_grid_is_that_of_fp64_to_less_than_the_readouts_rounding(runs: dict[
         assert off.max() < rounded / 10, "derivatives know a small gain better than the difference of two readings"
 
 
-def test_what_is_evaluated_has_the_numbers_of_every_scale(runs: dict[str, ls.Run]) -> None:
-    rows = both(runs).filter(pl.col("grid_evaluated"))
-    few, every = (np.array(rows[name].to_list())[:, 1:-1] for name in ("grid_gain", "grid_gain_every"))
-    np.testing.assert_allclose(few, every, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(rows["quadratic_gain"], rows["quadratic_gain_every"], rtol=0, atol=1e-10)
-
-
-def test_everything_else_is_as_with_every_scale(runs: dict[str, ls.Run]) -> None:
-    rows = both(runs)
-    for name in (
-        "utility_before",
-        "slope",
-        "quadratic",
-        "quadratic_scale",
-        "output_kl",
-        "entropy_change",
-        "update_norm",
-    ):
-        np.testing.assert_allclose(rows[name], rows[f"{name}_every"], rtol=1e-12, err_msg=name)
-    for name in ("gain", "quadratic_gain", "bf16_quarter_gain", "bf16_quadratic_gain"):
-        np.testing.assert_allclose(rows[name], rows[f"{name}_every"], rtol=0, atol=2e-5, err_msg=name)
-    curvature, every = (np.array(rows[name].to_list()) for name in ("curvature_path", "curvature_path_every"))
-    np.testing.assert_allclose(curvature, every, rtol=1e-4, atol=1e-5)
-
-
-def test_gains_of_the_two_ends_are_those_of_the_depths(runs: dict[str, ls.Run]) -> None:
-    run = runs["few"]
-    depths = {(row, depth): u for row, depth, u in run.depths.select("row", "depth", "utility").iter_rows()}
-    for row, transition, gain, grid in run.records.select("row", "transition", "gain", "grid_gain").iter_rows():
-        step = depths[row, transition + 1] - depths[row, transition]
-        assert gain == grid[-1] == pytest.approx(step, abs=1e-12)
-        assert grid[0] == 0.0
-
-
-def test_tokens_have_the_same_grid(runs: dict[str, ls.Run]) -> None:
-    tokens = runs["few"].tokens.collect().filter(pl.col("transition") == SMOOTH)
-    grids = np.array(tokens["grid_gain"].to_list())
-    np.testing.assert_allclose(grids[:, GRID.index(0.25)], tokens["quarter_gain"], rtol=1e-6, atol=1e-9)
-    nearest = np.abs(np.subtract.outer(tokens["quadratic_scale"].to_numpy(), GRID)).argmin(axis=1)
-    on_grid = np.isclose(tokens["quadratic_scale"].to_numpy(), np.array(GRID)[nearest], atol=1e-9)
-    assert on_grid.any()
-    own, at = tokens["quadratic_gain"].to_numpy(), grids[np.arange(len(grids)), nearest]
-    inside = on_grid & (nearest < len(GRID) - 1)  # φ(1) of the grid is a reading
-    np.testing.assert_allclose(own[inside], at[inside], rtol=1e-6, atol=1e-9)
-
-
 def test_the_choice_belongs_to_the_run(runs: dict[str, ls.Run], tmp_path: Path) -> None:
     few, every = runs["few"], runs["every"]
     assert few.manifest.settings["interpolate"] is True
@@ -162,7 +115,7 @@ def test_groups_of_any_size_read_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     readout = readout_of(load_model("toy-huginn", device="cpu"), torch.float32)
     whole = readout.read(update.before_RSD, update.layout).log_p_N
     (group,) = readout.groups(update.layout)
-    monkeypatch.setattr(sequence_groups, "_STATES", {"cpu": 1})
+    monkeypatch.setattr(readouts, "_STATES", {"cpu": 1})
     alone = list(readout.groups(update.layout))
     assert [found.rows for found in alone] == [slice(row, row + 1) for row in range(group.rows.stop)]
     assert min(found.width for found in alone) < group.width, "rows are cut to their own length"

@@ -66,16 +66,6 @@ def test_killed_at_a_random_operation(
     assert contents(tmp_path / "run") == contents(whole)
 
 
-@pytest.mark.parametrize("point", range(6))
-def test_killed_from_outside_at_a_random_time(
-    point: int, server: Measure, undisturbed: tuple[Path, int, float], tmp_path: Path, contents: Contents
-) -> None:
-    whole, _, seconds = undisturbed
-    server(tmp_path / "run", 0, seconds * random.Random(point).uniform(point, point + 1) / 6)
-    assert server(tmp_path / "run")[0] == 0
-    assert contents(tmp_path / "run") == contents(whole)
-
-
 def test_damaged_and_deleted_shards_are_measured_again(measured: Callable[..., StoredRun], contents: Contents) -> None:
     options = {"limit": 6, "unit_size": 2, "level": "quick"}
     run = measured("ouro", "arithmetic", **options)

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscope.measuring.batch_policy import BatchPolicy
-from loopscope.measuring.batching import Question, groups_within, padded_tokens, plan_batches, shrunk
+from loopscope.measuring.batching import BatchPolicy, Question, groups_within, padded_tokens, plan_batches, shrunk
 from loopscope.store import StoredRun
 from loopscope.tasks.encoding import Example, Row, Sequence
 
@@ -30,14 +29,6 @@ def rows(batches: list[list[Question]]) -> list[list[int]]:
     return [[q.row for q in batch] for batch in batches]
 
 
-def test_paper_policy_pairs_questions_in_source_order() -> None:
-    assert rows(plan_batches(QUESTIONS, BatchPolicy.parse("paper"))) == [[0, 1], [2, 3], [4, 5], [6]]
-
-
-def test_fixed_number_of_questions() -> None:
-    assert rows(plan_batches(QUESTIONS, BatchPolicy.parse("3"))) == [[0, 1, 2], [3, 4, 5], [6]]
-
-
 def test_token_budget_sorts_by_length_and_is_kept() -> None:
     batches = plan_batches(QUESTIONS, BatchPolicy("tokens", budget=80))
     assert rows(batches) == [[1, 4], [3, 2], [5, 0, 6]]
@@ -48,7 +39,7 @@ def test_batches_are_those_with_the_least_work() -> None:
     """Against every way to cut the questions, ordered by length, into batches."""
     chance = random.Random(5)
     questions = [question(row, chance.choice([200, 250, 600, 900, 1500])) for row in range(9)]
-    ordered = sorted(questions, key=lambda q: (-q.width, q.row))
+    ordered = sorted(questions, key=lambda q: (-q.group.width, q.row))
 
     def work(batches: Iterable[list[Question]]) -> int:
         return sum(max(padded_tokens(batch), 1024) for batch in batches)
@@ -91,13 +82,6 @@ def test_numbers_do_not_depend_on_the_layout(family: str, task: str, measured: C
         assert run.manifest.batch.policy in ("paper", "questions")
         for name in ("utility_before", "gain", "slope", "quadratic", "quadratic_gain", "output_kl", "update_norm"):
             np.testing.assert_allclose(other[name], first[name], rtol=2e-4, atol=2e-6)
-
-
-def test_paper_batches_are_recorded(measured: Callable[..., StoredRun]) -> None:
-    run = measured("ouro", "arithmetic", limit=5, batch_size="paper", unit_size=4, level="quick")
-    assert run.manifest.batch.model_dump() == {
-        "policy": "paper", "size": 2, "token_budget": None, "padding": "right"
-    }  # fmt: skip
 
 
 @given(st.lists(st.integers(1, 9), max_size=12), st.integers(0, 20))

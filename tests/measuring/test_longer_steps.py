@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import loopscope as ls
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.arguments import scales_end
-from loopscope.store import StoredRun, verify
 
 FAMILIES = ("ouro", "huginn")
 SCALES = [index / 20 for index in range(41)]
@@ -64,28 +62,7 @@ def test_the_first_scales_are_those_of_the_grid_and_concave_paths_end_where_the_
     assert (best.filter(~rising) <= 20).all()
 
 
-def test_it_belongs_to_the_run(measured: Any, contents: Any):
-    run = measured(limit=2, level="quick", scales_to=2)
-    assert run.manifest.settings["scales_to"] == 2.0
-    assert verify(run.path).ok
-    assert ls.Run(run.path).verify(replay=True).ok
-    with pytest.raises(LoopscopeError, match=r"resume refused: scales_to was 2\.0, is None"):
-        measured(limit=2, level="quick", output=run.path)
-    plain = measured(limit=2, level="quick")
-    same = {name: data for name, data in contents(run.path).items() if name.endswith("parquet")}
-    assert {name: data for name, data in same.items() if not name.startswith("longer_steps")} == {
-        name: data for name, data in contents(plain.path).items() if name.endswith("parquet")
-    }
-    with pytest.raises(LoopscopeError, match="measured without longer_steps: measure again with scales_to=2"):
-        StoredRun(plain.path).read("longer_steps")
-
-
 @pytest.mark.parametrize("given", [1, 0.5, 5, 1.33, "2", True, float("nan"), float("inf")])
 def test_an_end_that_is_no_multiple_of_the_spacing_is_refused(given: Any):
     with pytest.raises(LoopscopeError, match=r"scales_to=.* give a multiple of 0\.05 above 1 and up to 4"):
         scales_end(given)
-
-
-def test_depths_alone_have_no_steps(measured: Any):
-    with pytest.raises(LoopscopeError, match=r"scales_to=2\.0 is about updates: name some with transitions="):
-        measured(transitions=(), depths=[1, 2], scales_to=2)

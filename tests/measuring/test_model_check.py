@@ -163,17 +163,6 @@ class NoGradients(Good):
         return super().readout(state, positions, dtype, context=context)
 
 
-class Inference(Good):
-    @torch.inference_mode()
-    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: Any = None, *, context: Any) -> Tensor:
-        return super().readout(state, positions, dtype, context=context)
-
-
-class Detached(Good):
-    def hidden(self, state: Tensor, positions: Tensor | None, context: ls.Context) -> Tensor:
-        return super().hidden(state.detach(), positions, context)
-
-
 class WrongHead(Good):
     """An affine head on a softcapped model."""
 
@@ -243,8 +232,6 @@ BROKEN = [
     ("gradient", Float32, "readout\\(dtype=torch.float64\\) gives torch.float32"),
     ("gradient", RoundedFloat64, "rounds to fewer digits"),
     ("gradient", NoGradients, "no way from the logits to the state"),
-    ("gradient", Inference, "no way from the logits to the state"),
-    ("gradient", Detached, "no way from the logits to the state"),
     ("readout", WrongHead, "logits of readout and of the head's affine map differ by"),
     ("readout", WrongHalves, "logits of body and head, and of readout, differ by"),
     ("independence", WrongSharing, "states of sequences that share a row differ by"),
@@ -292,11 +279,6 @@ def test_measure_refuses_it(check: str, kind: type[Good], message: str, tmp_path
         )
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_good_model_is_measured(tmp_path: Path) -> None:
-    run = measure_with(Good(), "arithmetic", output=tmp_path / "run", transitions=[1], limit=1, level="quick")
-    assert run.finished
 
 
 def test_it_is_shown() -> None:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from loopscope.api import measure_with as measure
-from loopscope.errors import LoopscopeError
-from loopscope.measuring.rerun import Named
-from loopscope.measuring.verify import measure_again
+from loopscope.measuring.verify import Named, measure_again
 from loopscope.models import Batch, load_model, load_tokenizer
 from loopscope.models.protocol import Context
 from loopscope.models.walk import Walk, read
-from loopscope.report import write_report
 from loopscope.store import StoredRun, verify
 from loopscope.tasks.encoding import Example, encode_row
 from loopscope.tasks.load import load_task
@@ -161,29 +156,6 @@ def test_coefficients_are_those_of_double_backward(
     assert run.manifest.model.affine_readout == (case.partition(":")[0] in ("nanbeige", "hrm_text"))
 
 
-@pytest.mark.parametrize("task", ["solutions", "options"])
-@pytest.mark.parametrize("case", CASES)
-def test_the_trace_follows_its_formulas(
-    case: str, task: str, place: Path, measured: Callable[..., StoredRun], same_trace: Callable[..., None]
-) -> None:
-    alone = Alone(f"{place}/{case}", place / f"{task}.jsonl")
-    same_trace(measured(case, task, "quick" if task == "solutions" else "grid"), alone.model, alone.examples)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_deepest_level_agrees_with_the_pass(case: str, measured: Callable[..., StoredRun]) -> None:
-    run = measured(case, "solutions", "full")
-    for name in ("gain", "slope", "quadratic"):
-        np.testing.assert_allclose(run.records[f"fp64_{name}"], run.records[name], rtol=1e-9, atol=1e-12)
-
-
-def test_one_report_of_all(measured: Callable[..., StoredRun], tmp_path: Path) -> None:
-    runs = [measured(case, "solutions", "quick") for case in CASES]
-    page = write_report([run.path for run in runs], tmp_path / "report.html").read_text()
-    for run in runs:
-        assert run.manifest.model.name in page
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_gates_are_recorded_where_there_is_one(case: str, place: Path, measured: Callable[..., StoredRun]) -> None:
     run = measured(case, "options", "grid")
@@ -203,46 +175,6 @@ def test_gates_are_recorded_where_there_is_one(case: str, place: Path, measured:
     np.testing.assert_allclose(tokens["exit_cdf"], [value for value, _ in confidence], rtol=1e-12)
     assert tokens["exit_depth"].to_list() == tokens["exit_depth_fp64"].to_list() == [depth for _, depth in confidence]
     assert len(set(tokens["exit_depth"])) > 1
-
-
-def test_a_choice_identifies_the_run(place: Path, tmp_path: Path) -> None:
-    def run(choices: str) -> StoredRun:
-        task = str(place / "solutions.jsonl")
-        return measure(
-            f"{place}/hrm_text", [task], model_args=choices, output=tmp_path / "run", transitions=[1], level="quick"
-        )
-
-    first = run("")
-    assert first.manifest.model.boundary.endswith("(3 L cycles a step, the prompt attends both ways)")
-    for choices in ("attention=causal", "L_cycles=4"):
-        with pytest.raises(LoopscopeError, match=r"model_args was"):
-            run(choices)
-    with pytest.raises(LoopscopeError, match="does not say that it runs options side by side"):
-        measure(
-            f"{place}/hrm_text",
-            [str(place / "options.jsonl")],
-            output=tmp_path / "x",
-            transitions=[1],
-            share_context=True,
-        )
-
-
-@pytest.mark.parametrize(
-    ("case", "choice", "other"),
-    [("loopformer", "budget=4", "schedule=1/2+1/2"), ("parcae", "", "initial_state=official")],
-)
-def test_steps_and_first_states_identify_the_run(
-    case: str, choice: str, other: str, place: Path, tmp_path: Path
-) -> None:
-    def run(chosen: str) -> StoredRun:
-        task = str(place / "solutions.jsonl")
-        return measure(
-            f"{place}/{case}", [task], model_args=chosen, output=tmp_path / "run", transitions=[1], level="quick"
-        )
-
-    assert run(choice).manifest.model.name == case + (f":{choice}" if choice else "")
-    with pytest.raises(LoopscopeError, match=r"model_args was"):
-        run(other)
 
 
 @pytest.mark.parametrize(
@@ -274,68 +206,3 @@ def test_steps_beyond_the_trained_time_are_said(
         else []
     )
     assert [event["message"] for event in run.events if event["event"] == "notice"] == lines
-
-
-def test_what_options_share_runs_once(place: Path, measured: Callable[..., StoredRun], tmp_path: Path) -> None:
-    for case in ("nanbeige", "loopus", "hrm_text:attention=causal,L_cycles=2", "parcae", "tmlt"):
-        shared = measure(
-            f"{place}/{case.partition(':')[0]}",
-            [str(place / "options.jsonl")],
-            model_args=case.partition(":")[2],
-            output=tmp_path / case.partition(":")[0],
-            transitions=[T],
-            dtype="float64",
-            readout_dtype="float64",
-            share_context=True,
-            device="cpu",
-        )
-        for name in ("gain", "slope", "quadratic"):
-            np.testing.assert_allclose(
-                shared.records[name], measured(case, "options", "grid").records[name], atol=1e-10
-            )
-
-
-def test_a_scaled_step_that_goes_on_keeps_the_fast_state_of_the_full_step(place: Path) -> None:
-    model: Any = load_model(f"{place}/hrm_text", dtype="float64")
-    with torch.no_grad():
-        walk = Walk.of(model, Batch.from_rows([[5, 9, 1, 60]], prompt_lengths=[2]))
-        before, after = walk.state, walk.advance()
-        halfway = before + 0.5 * (after - before)
-        expected, _ = model.step(halfway, walk.context, carry=walk.carry, depth=1)
-        assert torch.equal(walk.changed(halfway).advance(), expected)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Callable[..., tuple[int, int]]]:
-    """Measures in a fresh process that dies at the given file operation; returns its exit status and operations."""
-    script = Path(__file__).with_name("killed_pass.py")
-    process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-
-    def call(folder: Path, operation: int, model: str, task: Path) -> tuple[int, int]:
-        process.stdin.write(f"{folder} {operation} 0 {model} {task}\n")
-        process.stdin.flush()
-        status, done = process.stdout.readline().split()
-        return int(status), int(done)
-
-    yield call
-    process.stdin.close()
-    process.wait(timeout=30)
-    process.stdout.close()
-
-
-@pytest.mark.parametrize("case", ["nanbeige", "parcae"])
-def test_killed_and_resumed(
-    case: str,
-    place: Path,
-    tmp_path: Path,
-    server: Callable[..., tuple[int, int]],
-    contents: Callable[[Path], dict[str, bytes]],
-) -> None:
-    model, task = f"{place}/{case}", place / "solutions.jsonl"
-    status, operations = server(tmp_path / "whole", 0, model, task)
-    assert status == 0
-    assert server(tmp_path / "killed", operations // 2, model, task)[0] == -9
-    assert server(tmp_path / "killed", 0, model, task)[0] == 0
-    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")

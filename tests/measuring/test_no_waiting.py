@@ -14,9 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from loopscope.measuring import readouts
 from loopscope.measuring.batch_pass import BatchPass
-from loopscope.measuring.batching import Question
+from loopscope.measuring.batching import Question, encode_task
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.plan import QuestionEncoder
 from loopscope.models import load_model, load_tokenizer
 from loopscope.readout.affine.path import AffinePath
 from loopscope.tasks.load import load_task
@@ -67,8 +66,7 @@ def survey_left_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def questions_of(folder: str, task: str, count: int, *, spans: bool) -> list[Question]:
     loaded = load_task(task, limit=count)
-    encoder = QuestionEncoder(load_tokenizer(folder), None, "error", spans=spans)
-    return encoder.questions(loaded, loaded.rows, 0)
+    return list(encode_task(loaded, load_tokenizer(folder), None, "error", spans=spans).questions)
 
 
 @pytest.mark.parametrize("tokens", [False, True])
@@ -89,7 +87,7 @@ def test_launching_waits_for_nothing(
         lens=3 * tokens,
     )
     questions = questions_of(checkpoint("ouro"), task, 4, spans=tokens)
-    usual = BatchPass(model, settings, questions).run()
+    usual = BatchPass(model, settings, questions).launch().finish()
     trip = BatchPass(model, settings, questions)
     with survey_left_out(monkeypatch), NoWaiting():
         pending = trip.launch()
@@ -116,7 +114,7 @@ def test_launching_on_a_gpu_waits_for_nothing(
         lens=3 * tokens,
     )
     questions = questions_of(checkpoint("ouro"), task, 16, spans=tokens)
-    first = BatchPass(model, settings, questions).run()
+    first = BatchPass(model, settings, questions).launch().finish()
     torch.cuda.synchronize()
     try:
         with warnings.catch_warnings():

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from loopscope.models import Batch, load_model, load_tokenizer
-from loopscope.readout import affine_path_from_states, nonlinear_path_from_states, option_path
 from loopscope.readout.hessian_vector import differentiable_attention
 from loopscope.store import StoredRun
 from loopscope.tasks.encoding import Example, encode_row
@@ -62,39 +61,6 @@ class Alone:
             (first,) = torch.autograd.grad(utility, scale, create_graph=True)
             (second,) = torch.autograd.grad(first, scale)
         return first.item(), second.item()
-
-    def path(self, example: Example, impl: str) -> Any:
-        """φ of a question by a chosen implementation of the readout."""
-        h, h_plus = self.states(example, T), self.states(example, T + 1)
-        paths = []
-        width = max(len(s.token_ids) for s in example.sequences)
-        pad = [torch.nn.functional.pad(x, (0, 0, 0, width - x.shape[1])) for x in h]
-        pad_plus = [torch.nn.functional.pad(x, (0, 0, 0, width - x.shape[1])) for x in h_plus]
-        before, after = torch.cat(pad), torch.cat(pad_plus)
-        positions = torch.tensor([(r, p) for r, s in enumerate(example.sequences) for p in s.positions])
-        targets = torch.tensor([y for s in example.sequences for y in s.targets])
-        owner = positions[:, 0]
-        if self.model.head is not None:
-            rows = positions[:, 0], positions[:, 1]
-            paths = affine_path_from_states(
-                before[rows], after[rows], *self.model.head, targets, examples=owner, impl=impl
-            )
-        else:
-            paths = nonlinear_path_from_states(
-                lambda state, where: self.model.readout(state, where, torch.float64),
-                before,
-                after,
-                targets,
-                positions,
-                examples=owner,
-                dtype=torch.float64,
-                impl=impl,
-            )
-        return (
-            paths
-            if example.answer is None
-            else option_path(paths, torch.zeros(len(h), dtype=torch.int64), [example.answer])
-        )
 
     def mixed(self, example: Example, alpha: float, rounding: torch.dtype | None = None) -> list[torch.Tensor]:
         """H + αD, rounded if asked."""
@@ -211,15 +177,6 @@ def test_state_and_output_diagnostics(case: tuple[StoredRun, Alone]) -> None:
         if example.answer is None and alone.model.head is not None:
             close(row["kl_correction"], divergences[0])
             assert abs(row["gain"] - (row["slope"] - row["kl_correction"])) < 1e-13
-
-
-def test_scalar_check_is_made_on_the_first_questions(
-    case: tuple[StoredRun, Alone], measured: Callable[..., StoredRun]
-) -> None:
-    run, _ = case
-    close(run.records["scalar_quadratic"], run.records["quadratic"], 1e-10)
-    few = measured("ouro", "arithmetic", limit=4, scalar_checks=2)
-    assert few.records["scalar_quadratic"].is_not_null().to_list() == [True, True, False, False]
 
 
 def test_token_rows_add_up_to_their_question(case: tuple[StoredRun, Alone]) -> None:

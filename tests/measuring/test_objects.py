@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +17,8 @@ import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.rerun import Named
 from loopscope.measuring.verify import measure_again
 from loopscope.run import Run
-from loopscope.store import verify
 
 SCRIPT = Path(__file__).with_name("small_gpt.py")
 
@@ -97,22 +93,6 @@ def ls_column(name: str) -> Any:
     return pl.col(name)
 
 
-def test_levels_agree(small_gpt: Any, task: str, whole: Run, gridded: Run, tmp_path: Path) -> None:
-    quick = measure_with(small_gpt.build(), task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS)
-    for run in (quick, gridded):
-        for name in ("slope", "quadratic", "gain"):
-            assert run.records[name].to_list() == whole.records[name].to_list()
-
-
-def test_killed_and_resumed(task: str, whole: Run, tmp_path: Path) -> None:
-    call = [sys.executable, str(SCRIPT), str(tmp_path / "run"), task]
-    assert subprocess.run([*call, "1"], capture_output=True).returncode == -signal.SIGKILL
-    assert not Run(tmp_path / "run").finished
-    resumed = subprocess.run([*call, "0"], capture_output=True, text=True)
-    assert resumed.returncode == 0, resumed.stderr
-    assert _records(Run(tmp_path / "run")) == _records(whole)
-
-
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The script as an installed package with an entry point."""
@@ -165,21 +145,6 @@ def test_another_model_is_refused_with_the_difference(small_gpt: Any, task: str,
         measured(model)
 
 
-def test_a_table_that_the_model_keeps_does_not_make_it_another(small_gpt: Any, task: str, tmp_path: Path) -> None:
-    class Keeping(small_gpt.LoopedGPT):  # type: ignore[misc]
-        def embed(self, batch: Any) -> Any:
-            self.widest = max(getattr(self, "widest", 0), batch.input_ids.shape[1])
-            self.table = torch.arange(self.widest)
-            return super().embed(batch)
-
-    torch.manual_seed(0)
-    model = Keeping(small_gpt.GPT())
-    first = measure_with(model, task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS)
-    assert model.widest > 0
-    (first.path / "units" / f"{first.units[-1].name}.json").unlink()
-    assert measure_with(model, task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS).finished
-
-
 def test_an_object_is_left_as_it_was(small_gpt: Any, task: str, tmp_path: Path) -> None:
     model = small_gpt.build()
     model.gpt.wpe.weight.requires_grad_(False)
@@ -189,31 +154,6 @@ def test_an_object_is_left_as_it_was(small_gpt: Any, task: str, tmp_path: Path) 
     measure_with(model, task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS)
     after = [module.training for module in model.modules()], [weight.requires_grad for weight in model.parameters()]
     assert after == before
-
-
-def test_a_cast_for_one_pass_does_not_stay(small_gpt: Any, tmp_path: Path) -> None:
-    for name, model in (("plain", small_gpt.build()), ("prepared", ls.load_model("toy-ouro", dtype="float32"))):
-        model.eval().register_buffer("extra", torch.full((2,), 1 / 3))
-        before = {key: value.clone() for key, value in model.state_dict().items()}
-        ids = ls.Batch.of(torch.tensor([[1, 2, 3]]))
-        states = model.states(ids, [2])[2]
-        options = {**small_gpt.OPTIONS, "transitions": [1], "depths": (), "dtype": "bfloat16"}
-        asked = ls.Task.from_ids(prompts=[[5, 17, 42]], solutions=[[7, 9]], name="ids")
-        run = measure_with(model, asked, output=tmp_path / name, level="quick", **options)
-        assert run.manifest.model.dtype == "bfloat16"
-        after = model.state_dict()
-        assert {key: value.dtype for key, value in after.items()} == dict.fromkeys(before, torch.float32)
-        assert all(torch.equal(after[key], value) for key, value in before.items())
-        assert torch.equal(model.states(ids, [2])[2], states)
-
-
-def test_a_run_of_an_object_is_verified_with_it(gridded: Run, whole: Run, small_gpt: Any, task: str) -> None:
-    assert gridded.verify(model=small_gpt.build(), tasks=task).ok
-    (finding,) = measure_again(gridded).findings
-    assert "it was measured with a model in memory ('cells.LoopedGPT'): run.verify(model=model)" in finding.message
-    (finding,) = measure_again(gridded, Named(model=small_gpt.build(seed=1), tasks=(task,))).findings
-    assert finding.message.startswith("not the sources of the run: model.weights.tensors was ")
-    assert verify(whole).ok
 
 
 def test_the_command_line_names_code(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from loopscope.measuring import producers
-from loopscope.measuring.host_copies import Columns
-from loopscope.measuring.producers import DEPTH_PRODUCERS, UPDATE_PRODUCERS, MeasuredUpdate, of_update
+from loopscope.measuring.producers import PRODUCERS, MeasuredUpdate, produces
 from loopscope.store import StoredRun
 from loopscope.store.schema import TABLES, Column
 
@@ -23,7 +22,7 @@ OF_A_MONITOR = {("questions", "quarter_gain"), ("questions", "quadratic_gain")}
 
 
 def test_every_column_of_an_update_or_a_depth_has_one_producer() -> None:
-    made = [(each.table, name) for each in (*UPDATE_PRODUCERS, *DEPTH_PRODUCERS) for name in each.columns]
+    made = [(each.table, name) for each in PRODUCERS for name in each.columns]
     counted = Counter(made)
     assert {entry for entry, count in counted.items() if count > 1} == {("questions", "quadratic_gain")} < OF_A_MONITOR
     tables = set(TABLES) - {"examples", "trace"}
@@ -32,16 +31,15 @@ def test_every_column_of_an_update_or_a_depth_has_one_producer() -> None:
 
 
 def test_producers_return_what_they_declare(monkeypatch: pytest.MonkeyPatch, measured: Callable[..., Any]) -> None:
-    def watched(each: producers.Producer[Any]) -> producers.Producer[Any]:
-        def make(subject: Any) -> Columns:
+    def watched(each: producers.Producer) -> producers.Producer:
+        def make(subject: Any) -> Any:
             found = each.make(subject)
-            assert set(found) <= set(each.columns), each.table
+            assert set(found) <= set(each.columns) if isinstance(found, dict) else len(found) == len(each.columns)
             return found
 
         return dataclasses.replace(each, make=make)
 
-    monkeypatch.setattr(producers, "UPDATE_PRODUCERS", [watched(each) for each in UPDATE_PRODUCERS])
-    monkeypatch.setattr(producers, "DEPTH_PRODUCERS", [watched(each) for each in DEPTH_PRODUCERS])
+    monkeypatch.setattr(producers, "PRODUCERS", [watched(each) for each in PRODUCERS])
     for family in ("ouro", "huginn"):
         measured(family, "arithmetic", limit=2, level="full", paths=True, tokens=True, scales_to=2)
 
@@ -50,11 +48,11 @@ def test_a_new_column_is_declared_and_produced(monkeypatch: pytest.MonkeyPatch, 
     questions = TABLES["questions"]
     trial = Column("half_gain", "float64", "nats", "φ(1/2)")
     monkeypatch.setitem(TABLES, "questions", dataclasses.replace(questions, columns=(*questions.columns, trial)))
-    monkeypatch.setattr(producers, "UPDATE_PRODUCERS", list(UPDATE_PRODUCERS))
+    monkeypatch.setattr(producers, "PRODUCERS", list(PRODUCERS))
 
-    @of_update("questions", "half_gain")
-    def _half(update: MeasuredUpdate) -> Columns:
-        return {"half_gain": update.paths.questions.at_scales([0.5], 0)[0, :, 0]}
+    @produces("questions", "half_gain")
+    def _half(update: MeasuredUpdate) -> list[Any]:
+        return [update.paths.questions.at_scales([0.5], 0)[0, :, 0]]
 
     run: StoredRun = measured("ouro", "arithmetic", limit=2)
     half = np.array(run.records["grid_gain"].to_list())[:, 10]

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from loopscope.measuring.progress import Progress, progress
+from loopscope.measuring.progress import Progress
 from loopscope.store import StoredRun
 
 
 def test_lines_say_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("plain", "tiny", 10, 4) as shown:
+    with Progress("plain", "tiny", 10, 4) as shown:
         shown.advance(6, 600)
     out, err = capsys.readouterr()
     assert out == ""
@@ -21,18 +21,12 @@ def test_lines_say_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> Non
     assert "0:00 left" in err
 
 
-def test_lines_keep_quiet_in_between(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("plain", "tiny", 10, 0) as shown:
-        shown.advance(1, 10)
-    assert capsys.readouterr().err == ""
-
-
 def test_a_line_comes_with_the_first_batch_after_its_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter(range(0, 1000, 6))
     monkeypatch.setattr("loopscope.measuring.progress.time.monotonic", lambda: float(next(clock)))
-    with progress("plain", "tiny", 100, 20) as shown:
+    with Progress("plain", "tiny", 100, 20) as shown:
         for _ in range(8):
             shown.advance(10, 1000)
     lines = capsys.readouterr().err.splitlines()
@@ -51,18 +45,3 @@ def test_progress_moves_with_batches_and_not_with_units(
     measured("ouro", "arithmetic", limit=7, unit_size=7, batch_size=2, level="quick")
     assert [questions for questions, _ in told] == [2, 2, 2, 1]
     assert all(tokens > questions for questions, tokens in told)
-
-
-def test_style_follows_the_terminal() -> None:
-    assert [progress(style, "tiny", 1, 0).style for style in ("auto", "bar", "none")] == ["plain", "bar", "none"]
-
-
-def test_bar_counts_what_was_there_before(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("bar", "tiny", 10, 4) as shown:
-        shown.advance(6, 600)
-    assert "10/10" in capsys.readouterr().err
-
-
-def test_pass_reports_itself(measured: Callable[..., StoredRun], capsys: pytest.CaptureFixture[str]) -> None:
-    measured("ouro", "arithmetic", limit=2, level="quick", progress="plain")
-    assert "2/2 questions (100%)" in capsys.readouterr().err

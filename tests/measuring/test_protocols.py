@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,7 @@ import torch
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.protocols import PROTOCOLS
-from loopscope.measuring.verify import measure_again
 from loopscope.models.initial_state import SEED
-from loopscope.store import verify
 
 
 def measured(output: Path, model: str = "toy-ouro", **more: Any) -> ls.Run:
@@ -32,30 +28,6 @@ def test_what_the_papers_protocol_sets_and_what_stands_above_it(tmp_path: Path) 
     assert manifest.initial_state is None
     given = measured(tmp_path / "given", protocol="paper", batch_size=3, dtype="float32").manifest
     assert (given.batch.policy, given.dtypes.states, given.protocol) == ("questions", "float32", "paper")
-
-
-def test_by_default_a_manifest_is_what_it_was_before_there_was_a_choice(tmp_path: Path) -> None:
-    manifest = measured(tmp_path / "ours").manifest
-    assert not {"protocol", "initial_state"} & manifest.settings.keys()
-    assert (manifest.protocol, manifest.batch.policy) == ("loopscope", "tokens")
-
-
-def test_a_run_is_not_resumed_under_another_protocol(tmp_path: Path) -> None:
-    ours = measured(tmp_path / "run")
-    same = {"batch_size": "auto", "dtype": ours.manifest.dtypes.states}
-    with pytest.raises(LoopscopeError, match=r"resume refused: protocol was loopscope, is paper"):
-        measured(tmp_path / "run", protocol="paper", **same)
-    with pytest.raises(LoopscopeError, match=r"resume refused: protocol was loopscope, is paper"):
-        measured(tmp_path / "run", protocol="paper")
-
-
-def test_a_mistake_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(LoopscopeError, match="protocol='papers' is not known: did you mean paper"):
-        measured(tmp_path, protocol="papers")
-    with pytest.raises(LoopscopeError, match="toy-ouro draws no initial state: leave out initial_state='official'"):
-        measured(tmp_path, initial_state="official")
-    with pytest.raises(LoopscopeError, match="sequence by sequence: leave out share_context=True"):
-        measured(tmp_path, "toy-huginn", initial_state="official", share_context=True)
 
 
 @pytest.mark.parametrize("rule", ["question", "paper", "official"])
@@ -97,26 +69,3 @@ def test_rules_differ_and_belong_to_the_identity(tmp_path: Path) -> None:
         measured(tmp_path / "paper", "toy-huginn", initial_state="official")
     with pytest.raises(LoopscopeError, match="initial_state was None, is paper"):
         measured(tmp_path / "ours", "toy-huginn", initial_state="paper")
-
-
-def test_a_model_in_memory_keeps_its_own_rule_and_dtype(tmp_path: Path) -> None:
-    model = ls.load_model("toy-huginn", dtype="float32")
-    tokenizer = ls.load_tokenizer("toy-huginn")
-    run = measured(tmp_path / "run", model, protocol="paper", tokenizer=tokenizer)  # type: ignore[arg-type]
-    assert (run.manifest.initial_state, run.manifest.dtypes.states) == ("paper", "bfloat16")
-    assert (model.initial_state.rule, model.dtype) == ("question", torch.float32)
-
-
-def test_a_run_under_the_papers_protocol_replays(tmp_path: Path) -> None:
-    run = measured(tmp_path / "run", "toy-huginn", protocol="paper")
-    assert run.manifest.initial_state == "paper"
-    assert verify(run.path, measure_again).ok
-
-
-def test_the_paper_file_names_no_protocol_of_its_own() -> None:
-    from loopscope.reproduction.paper_runs import paper_runs
-
-    for name in PROTOCOLS:
-        assert {run.settings["protocol"] for run in paper_runs(name)} == {name}
-    assert not any("batch_size" in run.settings for run in paper_runs("loopscope"))
-    assert json.dumps([dict(run.settings) for run in paper_runs("paper")]).count('"batch_size": "32"') == 1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -78,34 +76,6 @@ def test_killed_worker_changes_nothing(
     assert contents(there.path) == contents(local.path)
     assert there.backends_used == local.backends_used != ()  # the workers' own
     assert sum(told) == options["limit"]  # a lost worker's batches are counted once
-
-
-SCRIPT = """
-import sys
-from loopscope.measuring.ray_engine import connect
-from loopscope.api import measure_with as measure
-
-model, output = sys.argv[1:]
-measure(model, ["arithmetic"], output=output, limit=2, unit_size=1, level="quick", transitions=[1], device="cpu",
-        engine="ray", workers=1)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("local_ray")
-def test_existing_cluster_by_address(
-    measured: Callable[..., Run],
-    checkpoint: Callable[[str], str],
-    contents: Callable[[Path], dict[str, bytes]],
-    tmp_path: Path,
-) -> None:
-    address = ray.get_runtime_context().gcs_address
-    command = [sys.executable, "-c", SCRIPT, checkpoint("ouro"), str(tmp_path / "ray")]
-    env = os.environ | {"RAY_ADDRESS": address}
-    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
-    assert result.returncode == 0, result.stderr[-2000:]
-    local = measured("ouro", "arithmetic", limit=2, unit_size=1, level="quick", transitions=[1], depths=[])
-    assert contents(tmp_path / "ray") == contents(local.path)
 
 
 def test_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typer.testing import CliRunner
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.cli.app import app
-from loopscope.measuring.rerun import Named, NotNamedError, config_of, why_not_named
+from loopscope.measuring.verify import Named, NotNamedError, config_of, why_not_named
 from loopscope.store import StoredRun
 from loopscope.store.writer import open_or_create
 
@@ -128,21 +127,3 @@ def test_files_of_tasks_and_templates_are_followed_where_they_are_named(
     data = config_of(run, named)
     assert data.tasks == (named.tasks or ("arithmetic",))
     assert data.template == named.template
-
-
-def test_names_of_other_tasks_are_refused(mailed: Callable[..., Path]) -> None:
-    with pytest.raises(ls.LoopscopeError, match=r"tasks= names 'mine': the run has arithmetic"):
-        config_of(StoredRun(mailed()), Named(tasks=("mine=mailed/evil.jsonl",)))
-
-
-def test_a_run_of_a_file_is_verified_where_the_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"{n} + 1 =", "solution": f" {n + 1}"}) + "\n" for n in range(5)))
-    asked: Any = {"transitions": [4], "level": "quick", "device": "cpu"}
-    run = measure_with("toy-ouro", str(path), output=tmp_path / "run", **asked)
-    done = CliRunner().invoke(app, ["verify", str(run.path)])
-    assert done.exit_code == 0
-    assert "nothing measured again: its task 'mine' comes from a file, which is followed only" in done.output
-    done = CliRunner().invoke(app, ["verify", str(run.path), "--tasks", os.path.relpath(path)])
-    assert done.exit_code == 0
-    assert "a sample measured again" in done.output

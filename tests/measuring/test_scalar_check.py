@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from loopscope.measuring import checks
-from loopscope.measuring.batching import Layout, collate
+from loopscope.measuring.batching import collate, encode_task
 from loopscope.measuring.checks import scalar_check, scalar_quadratics
 from loopscope.measuring.host_copies import PendingColumns
-from loopscope.measuring.plan import QuestionEncoder
 from loopscope.measuring.readouts import readout_of
-from loopscope.measuring.update import Update
+from loopscope.measuring.update import Layout, Update
 from loopscope.models import load_model, load_tokenizer
 from loopscope.tasks.load import load_task
 
@@ -29,7 +28,7 @@ def test_questions_together_are_each_by_itself(
 ) -> None:
     monkeypatch.setitem(checks._LOGITS, "cpu", together)
     model, loaded = load_model(checkpoint(family), dtype="float64"), load_task(task, limit=5)
-    questions = QuestionEncoder(load_tokenizer(checkpoint(family)), None, "error").questions(loaded, loaded.rows, 0)
+    questions = list(encode_task(loaded, load_tokenizer(checkpoint(family)), None, "error").questions)
     batch = collate(questions).batch
     layout = Layout.of(questions, batch, model.device)
     states = model.states(batch, [1, 2])

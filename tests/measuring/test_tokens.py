@@ -37,8 +37,3 @@ def test_decisions(measured: Callable[..., StoredRun], checkpoint: Callable[[str
             np.testing.assert_array_equal(own["exit_depth"], exit_depth[places])
             np.testing.assert_array_equal(own["exit_depth_fp64"], exit_depth[places])
     assert len(set(run.read("tokens")["exit_depth"])) > 1, "a gate that treats all alike tests nothing"
-
-
-def test_threshold_of_the_command_line(measured: Callable[..., StoredRun]) -> None:
-    never = measured("ouro", "arithmetic", tokens=True, limit=2, exit_threshold=1e-9)
-    assert (never.read("tokens")["exit_depth"] == 1).all()

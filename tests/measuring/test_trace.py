@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from loopscope.api import measure_with as measure
 from loopscope.errors import LoopscopeError
-from loopscope.measuring import sequence_groups, tokens_and_trace
-from loopscope.models import Batch, load_model, load_tokenizer
-from loopscope.readout import affine_path_from_states
+from loopscope.measuring import tokens_and_trace
+from loopscope.models import load_model, load_tokenizer
 from loopscope.store import StoredRun, verify
 from loopscope.tasks.encoding import Example, encode_row
 from loopscope.tasks.load import load_task
@@ -34,7 +32,7 @@ def test_every_column_follows_its_formula(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Chunks of a few tokens and windows of a few depths.
-    monkeypatch.setitem(sequence_groups._CHUNK, "cpu", 512 * 5)
+    monkeypatch.setitem(tokens_and_trace._CHUNK, "cpu", 512 * 5)
     monkeypatch.setattr(tokens_and_trace, "_WINDOW", 1)
     folder = checkpoint(family)
     run = measured_in_float64(folder, task, tmp_path / "run")
@@ -61,23 +59,9 @@ def test_a_readout_of_which_nothing_is_known(
 ) -> None:  # fmt: skip
     folder = checkpoint("huginn")
     if not halved:
-        monkeypatch.setattr(tokens_and_trace, "deferred_readout", sequence_groups._WholeStates)
+        monkeypatch.setattr(tokens_and_trace, "halves", lambda *_: None)
     run = measured_in_float64(folder, "arithmetic", tmp_path / "run")
     same_trace(run, load_model(folder, dtype="float64"), examples_of(folder, "arithmetic"))
-
-
-def test_options_that_share_a_row_have_the_same_trace(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
-    alone, shared = (
-        measured_in_float64(checkpoint("ouro"), "arithmetic-mc", tmp_path / name, share_context=name == "shared")
-        for name in ("alone", "shared")
-    )
-    frames = [run.trace.collect() for run in (alone, shared)]
-    for name in frames[0].columns:
-        if frames[0][name].dtype in (pl.Float32,):
-            filled = [frame[name].fill_null(0.0).to_numpy() for frame in frames]
-            np.testing.assert_allclose(*filled, rtol=1e-6, atol=1e-6, err_msg=name)
-        elif name != "lens_probs":
-            assert frames[0][name].equals(frames[1][name]), name
 
 
 def test_a_trace_changes_no_other_table(measured: Callable[..., StoredRun], contents: Callable[..., Any]) -> None:
@@ -111,34 +95,3 @@ def test_mistakes_are_one_line(given: dict[str, Any], said: str, measured: Calla
         measured(**given)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_another_lens_is_another_run(measured: Callable[..., StoredRun], tmp_path: Path) -> None:
-    measured(output=tmp_path / "one", lens=2, limit=1)
-    with pytest.raises(LoopscopeError, match="lens"):
-        measured(output=tmp_path / "one", lens=3, limit=1)
-    with pytest.raises(LoopscopeError, match="trace"):
-        measured(output=tmp_path / "one", limit=1)
-
-
-def test_gains_are_those_of_the_path_and_null_elsewhere(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
-    folder = checkpoint("ouro")
-    run = measure(folder, "arithmetic", output=tmp_path / "run", limit=2, transitions=[2], depths=[4], trace=True)
-    found = run.trace.collect()
-    assert found["lens_ids"].null_count() == found["rank"].null_count() == found.height
-    model: Any = load_model(folder, dtype="float64")
-    loaded = load_task("arithmetic", limit=2)
-    sequence = encode_row(load_tokenizer(folder), loaded.rows[1], loaded.encoding).sequences[0]
-    states = model.states(Batch.from_rows([sequence.token_ids]), [2, 3])
-    places = torch.tensor(sequence.positions)
-    h, h_plus = states[2][0, places], states[3][0, places]
-    path = affine_path_from_states(h, h_plus, *model.head, torch.tensor(sequence.targets)).per_token()
-    expected = path.at_scales([0.25, 0.5, 0.75], 0)[0].numpy()
-    own = found.filter(pl.col("row") == 1, pl.col("depth") == 3)
-    np.testing.assert_allclose(np.array(own["gains"].to_list()), expected, atol=2e-5)
-    others = found.filter(pl.col("depth") != 3)
-    assert others["gains"].null_count() == others.height
-    # A and Q of the token follow from the logits of the two depths.
-    _, slope, curvature = path.at_scales([0.0], 2)[..., 0].numpy()
-    np.testing.assert_allclose((own["v_reference"] - own["mean_v"]).to_numpy(), slope, atol=2e-5)
-    np.testing.assert_allclose(-own["var_v"].to_numpy(), curvature, atol=2e-5, rtol=2e-5)

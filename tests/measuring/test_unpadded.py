@@ -12,11 +12,9 @@ import pytest
 from torch import Tensor
 
 import loopscope as ls
-from loopscope.measuring import plan
-from loopscope.measuring.batch_policy import BatchPolicy
-from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches, run_tokens
-from loopscope.measuring.rerun import Named
-from loopscope.measuring.verify import measure_again
+from loopscope.measuring import loading
+from loopscope.measuring.batching import BatchPolicy, Question, collate, padded_tokens, plan_batches, run_tokens
+from loopscope.measuring.verify import Named, measure_again
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.packing import common_prefix
 from loopscope.store import StoredRun, verify
@@ -26,7 +24,7 @@ from loopscope.tasks.encoding import Example, Row, Sequence
 @pytest.fixture
 def unpadded(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """As on a GPU; on this device the plain code runs part by part."""
-    return lambda chosen: monkeypatch.setattr(plan, "runs_unpadded", lambda model: chosen)
+    return lambda chosen: monkeypatch.setattr(loading, "runs_unpadded", lambda model: chosen)
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])
@@ -74,25 +72,6 @@ def test_what_runs_are_the_tokens_alone_and_a_replay_runs_them_again(
     assert {rows for rows, _ in seen} == {1}
 
 
-def test_padded_rows_give_the_same_numbers_in_float64(
-    assert_same: Callable[..., None], options: str, measured: Callable[..., StoredRun], unpadded: Callable[[bool], None]
-) -> None:
-    runs = []
-    for chosen in (True, False):
-        unpadded(chosen)
-        runs.append(measured("ouro", options, transitions=[1], level="quick", dtype="float64", readout_dtype="float64"))
-    assert_same(*runs, 1e-11)
-
-
-def test_the_papers_batches_and_older_runs_stay_padded() -> None:
-    auto, paper = BatchPolicy.parse("auto"), BatchPolicy.parse("paper")
-    assert auto.on("cuda", unpadded=True) == BatchPolicy("tokens", budget=65536, padding="none")
-    assert auto.on("cpu").padding == "right"
-    assert paper.on("cuda", unpadded=True) == BatchPolicy("paper", 2, padding="right")
-    recorded = BatchPolicy("tokens", budget=65536, padding="right")
-    assert recorded.on("cuda", unpadded=True) == recorded
-
-
 def drawn_questions(*, options: int, shares: bool) -> list[Question]:
     """Of lengths that spread as a benchmark's do."""
     chance = np.random.default_rng(3)
@@ -120,4 +99,4 @@ def test_no_batch_runs_a_padded_token(options: int, shares: bool) -> None:
         ran = collate(batch, policy)
         assert ran.batch.input_ids.numel() == run_tokens(batch, policy) == sum(q.group.tokens for q in batch)
         assert collate(batch).batch.input_ids.numel() == padded_tokens(batch) > run_tokens(batch, policy)
-        assert ran.sequences.input_ids.shape[0] == sum(q.sequences for q in batch)
+        assert ran.sequences.input_ids.shape[0] == sum(len(q.example.sequences) for q in batch)

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from loopscope.api import measure_with as measure
-from loopscope.measuring.rerun import Named
-from loopscope.measuring.verify import measure_again
+from loopscope.measuring.verify import Named, measure_again
 from loopscope.store import StoredRun, verify
 from loopscope.store.hashing import sha256_bytes
 from loopscope.store.records import Shard, UnitRecord
@@ -50,22 +49,6 @@ def test_sound_run_replays(family: str, task: str, measured: Callable[..., Store
     result = verify(run.path, measure_again)
     assert result.findings == ()
     assert result.replayed
-
-
-def test_full_run_of_several_tasks_replays(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
-    run = measure(
-        checkpoint("ouro"),
-        ["arithmetic", "arithmetic-mc"],
-        output=tmp_path / "run",
-        transitions=[1],
-        level="full",
-        paths=True,
-        limit={"arithmetic": 3, "arithmetic-mc": 2},
-        ids={"arithmetic": [4, 5, 9, 11]},
-        device="cpu",
-        batch_size="paper",
-    )
-    assert verify(run.path, measure_again).findings == ()
 
 
 @pytest.mark.parametrize(("table", "column"), [("depths", "utility"), ("questions", "slope")])
@@ -104,9 +87,3 @@ def test_other_data_is_refused(checkpoint: Callable[[str], str], tmp_path: Path)
     path.unlink()
     (finding,) = verify(run.path, named).findings
     assert "does not exist" in str(finding)
-
-
-def test_run_without_its_log_is_replayed_from_the_manifest(measured: Callable[..., StoredRun]) -> None:
-    run = measured("ouro", "arithmetic", limit=3)
-    run.layout.events.unlink()
-    assert verify(run.path, measure_again).ok

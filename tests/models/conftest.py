@@ -176,7 +176,7 @@ def golden_model(golden_folder):
     """Loads the tiny checkpoint of a family, with choices if there are any; `prepare=False` leaves it trainable."""
     from safetensors.torch import load_file
 
-    from loopscope.models.families.registry import build_model, detect_family
+    from loopscope.models.families import build_model, detect_family
     from loopscope.models.load import load_model
 
     def build(family, *, dtype=torch.float32, prepare=True):
@@ -186,7 +186,7 @@ def golden_model(golden_folder):
             return load_model(folder, model_args=choices or None, dtype=dtype)
         config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
         model = build_model(detect_family(config, tensors), config, tensors)
-        tensors = {key: value.to(dtype) for key, value in tensors.items() if key not in model.ignorable_tensors()}
+        tensors = {key: value.to(dtype) for key, value in tensors.items() if key not in model.ignored}
         model.load_state_dict(tensors, assign=True, strict=True)
         model.tie()
         return model
@@ -370,8 +370,8 @@ def model_of(golden_model, randomise):
 @pytest.fixture
 def tiny(tmp_path):
     """Writes a tiny checkpoint of a family: `tiny("ouro")` → its folder; `shards=2` splits the weights."""
-    from loopscope.models.checkpoint.random_weights import fill_randomly
-    from loopscope.models.families.registry import build_model
+    from loopscope.models.families import build_model
+    from loopscope.models.weights import fill_randomly
 
     def write(family, folder="checkpoint", *, dtype=torch.float32, shards=1, seed=0, **fields):
         config = TINY_CONFIGS[family] | fields

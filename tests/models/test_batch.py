@@ -26,15 +26,6 @@ def test_padding_is_told_from_the_mask(mask, padding):
     assert Batch(IDS, torch.tensor(mask)).padding == padding
 
 
-def test_an_integer_mask_becomes_boolean():
-    assert Batch(IDS, torch.tensor([[1, 1, 1], [1, 1, 0]])).attention_mask.dtype == torch.bool
-
-
-def test_a_row_without_tokens_is_refused():
-    with pytest.raises(LoopscopeError, match="row 1 of the batch has no valid token"):
-        Batch(IDS, torch.tensor([[1, 1, 1], [0, 0, 0]]))
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -62,13 +53,3 @@ def test_rows_of_different_lengths_are_padded_on_the_side_asked_for(padding):
     assert batch.input_ids[batch.attention_mask].tolist() == [1, 2, 3, 4]
     assert batch.input_ids[~batch.attention_mask].tolist() == [9, 9]
     assert batch.source_rows == [5, 6]
-
-
-def test_empty_rows_are_refused():
-    with pytest.raises(LoopscopeError, match="every row at least one token"):
-        Batch.from_rows([[1], []])
-
-
-def test_moving_keeps_what_was_worked_out():
-    moved = Batch.from_rows([[1, 2, 3], [4]], padding="left").to("meta")
-    assert (moved.padding, moved.highest_id, moved.input_ids.device.type) == ("left", 4, "meta")

@@ -5,19 +5,14 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 
 import pytest
 import torch
 
-from loopscope.kernels.choice import implementation, takes_kernel
+from loopscope.kernels.choice import implementation
 from loopscope.models.batch import Batch
 from loopscope.models.generate import generate
-from loopscope.models.layers.mlp import gated_silu_joined
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import add_branch
-from loopscope.models.layers.rope import Rotary, rotate, rotate_own
 from loopscope.models.walk import Walk
 
 pytestmark = [
@@ -52,13 +47,6 @@ def test_states_and_logits_are_those_of_the_cpu(golden_model, family):
                 assert (found - here.readout(expected[t], dtype=dtype))[valid].abs().max() < 5e-5
 
 
-def test_left_padding(golden_model):
-    here, there = golden_model("ouro"), golden_model("ouro").to("cuda")
-    batch = Batch.from_rows(ROWS, padding="left")
-    found, expected = there.states(batch, [4])[4].cpu(), here.states(batch, [4])[4]
-    assert (found - expected)[batch.attention_mask].abs().max() < 5e-5
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_step_never_waits_for_the_device(golden_model, family):
     model = golden_model(family, dtype=torch.bfloat16).to("cuda")
@@ -78,82 +66,6 @@ def test_cached_generation_equals_reference(golden_model, family):
     model = golden_model(family).to("cuda")
     options = {"max_new_tokens": 8, "depth": 3, "source_rows": [3, 4, 5], "eos_ids": []}
     assert generate(model, ROWS, **options) == generate(model, ROWS, impl="reference", **options)
-
-
-def normal(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to("cuda", dtype)
-
-
-def norm_of(width, dtype, seed=9, eps=1e-6):
-    norm = RMSNorm(width, eps).to("cuda", dtype)
-    with torch.no_grad():
-        norm.weight.copy_(1 + 0.3 * normal(width, seed=seed))
-    return norm
-
-
-def differing(found, expected):
-    """The share of entries that differ, by one unit in the last place before the last product at most."""
-    assert found.dtype == expected.dtype
-    unit = 2.0 ** (-7 if found.dtype == torch.bfloat16 else -10)
-    torch.testing.assert_close(found, expected, rtol=2 * unit, atol=2.0**-19)
-    return (found != expected).float().mean().item()
-
-
-def test_triton_works_here():
-    pytest.importorskip("triton")
-    with torch.no_grad():
-        assert takes_kernel(torch.zeros(1, dtype=torch.bfloat16, device="cuda"))
-
-
-@LOW
-@pytest.mark.parametrize("shape", [(1, 1), (3, 37), (2, 70, 2048), (2, 9, 5280)])
-@torch.no_grad()
-def test_the_fused_norm(shape, dtype):
-    norm, x = norm_of(shape[-1], dtype), normal(*shape, dtype=dtype)
-    assert differing(norm(x, impl="triton"), norm(x, impl="reference")) < 0.01
-    wider = normal(2, 3, shape[-1] + 24, dtype=dtype)[..., 8 : 8 + shape[-1]]
-    assert differing(norm(wider, impl="triton"), norm(wider, impl="reference")) < 0.02
-
-
-@LOW
-@pytest.mark.parametrize("present", list(itertools.product([False, True], repeat=3)))
-@pytest.mark.parametrize("width", [37, 2048, 5280])
-@torch.no_grad()
-def test_the_fused_residual_sum(width, present, dtype):
-    state, branch = (normal(3, 20, width, dtype=dtype, seed=seed) for seed in (0, 1))
-    norms = {
-        name: norm_of(width, dtype, seed=seed, eps=10.0 ** (-6 + 2 * seed)) if is_there else None
-        for seed, (name, is_there) in enumerate(zip(("branch_norm", "sum_norm", "next_norm"), present, strict=True))
-    }
-    found = add_branch(state, branch, impl="triton", **norms)
-    expected = add_branch(state, branch, impl="reference", **norms)
-    # A norm's last bit, where it flips, may flip those that come after it: two roundings apart at most.
-    unit = 2.0 ** (-7 if dtype == torch.bfloat16 else -10)
-    for one, other in zip(found, expected, strict=True):
-        assert (one != other).float().mean() < 0.01
-        torch.testing.assert_close(one, other, rtol=2 * unit, atol=8 * unit)
-
-
-@LOW
-@pytest.mark.parametrize("shape", [(1, 2), (3, 26), (2, 40, 2 * 5632), (2, 3, 2 * 17920)])
-@torch.no_grad()
-def test_the_fused_activation(shape, dtype):
-    both = 4 * normal(*shape, dtype=dtype)
-    assert differing(gated_silu_joined(both, False, "triton"), gated_silu_joined(both, False, "reference")) < 0.02
-
-
-@LOW
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-@pytest.mark.parametrize("rounded", [False, True])
-@pytest.mark.parametrize(("heads", "width"), [(3, 10), (32, 128), (110, 96)])
-@torch.no_grad()
-def test_the_rotation_in_place_is_the_same_bit_by_bit(layout, rounded, heads, width, dtype):
-    tables = Rotary(width, 5e4, layout, rounded).tables(torch.arange(40, device="cuda")[None], dtype)
-    joined, bias = normal(2, 40, heads + 5, width, dtype=dtype), normal(heads, width, dtype=dtype, seed=1)
-    before = joined.clone()
-    found = rotate_own(joined[:, :, :heads], tables, bias, "triton")
-    assert torch.equal(found, rotate(before[:, :, :heads] + bias, tables))
-    assert torch.equal(joined[:, :, heads:], before[:, :, heads:])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -183,14 +95,6 @@ def test_a_readout_at_positions(golden_model, family, dtype, atol):
             found = model.readout(state, where, dtype)
             expected = everything[positions[:, 0], positions[:, 1]]
             torch.testing.assert_close(found, expected, rtol=0, atol=atol)
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_kernels_run_where_the_tensor_is():
-    both = normal(3, 64, dtype=torch.bfloat16)
-    with torch.no_grad():
-        expected = gated_silu_joined(both, False, "triton")
-        assert torch.equal(gated_silu_joined(both.to("cuda:1"), False, "triton").cpu(), expected.cpu())
 
 
 if __name__ == "__main__":

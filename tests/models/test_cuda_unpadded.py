@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from loopscope.models.batch import Batch
-from loopscope.models.layers import varlen
-from loopscope.models.layers.attention import attend
+from loopscope.models.layers import attention
+from loopscope.models.layers.attention import attend, runs_unpadded, takes_varlen, varlen_kernel
 from loopscope.models.layers.mask import attention_context
-from loopscope.models.layers.varlen import runs_unpadded, takes_varlen
 from loopscope.models.packing import Group, common_prefix, pack
 
 pytestmark = [
@@ -43,7 +42,7 @@ def drawn_groups(shares, longest=200, seed=0):
 def test_attention_is_the_plain_one_in_float64(dtype, heads, shared_heads, width, way, monkeypatch):
     shares = way != "apart"
     if way == "gathered":
-        monkeypatch.setattr(varlen, "takes_shared", lambda *_: False)
+        monkeypatch.setattr(attention, "takes_shared", lambda *_: False)
     packing = pack(drawn_groups(shares), unpadded=True).to("cuda")
     chance = torch.Generator("cuda").manual_seed(width)
     shape = (1, packing.batch.input_ids.shape[1], heads + 2 * shared_heads, width)
@@ -51,7 +50,7 @@ def test_attention_is_the_plain_one_in_float64(dtype, heads, shared_heads, width
     q, k, v = qkv.split([heads, shared_heads, shared_heads], dim=2)
     around = attention_context(packing.batch, None, dtype)
     assert takes_varlen(q)
-    assert varlen.takes_shared(q, packing.batch.parts) == (way == "shared")
+    assert attention.takes_shared(q, packing.batch.parts) == (way == "shared")
     found, exact = attend(q, k, v, around, 0), attend(q.double(), k.double(), v.double(), around, 0)
     assert (found.double() - exact).norm() < 4e-3 * exact.norm()
 
@@ -59,15 +58,14 @@ def test_attention_is_the_plain_one_in_float64(dtype, heads, shared_heads, width
 @SHARING
 @torch.no_grad()
 def test_the_operation_is_that_of_torchs_own_function(shares):
-    public = varlen._varlen_attn()
-    if public is None:
-        pytest.skip("this torch has no varlen_attn")
+    public = pytest.importorskip("torch.nn.attention.varlen").varlen_attn
     parts = pack(drawn_groups(shares), unpadded=True).to("cuda").batch.parts
     chance = torch.Generator("cuda").manual_seed(2)
     sizes = (int(parts.queries[-1]), 4), (int(parts.keys[-1]), 2), (int(parts.keys[-1]), 2)
     q, k, v = (torch.randn(*size, 64, device="cuda", generator=chance).bfloat16() for size in sizes)
-    given = (q, k, v, parts.queries, parts.keys, parts.longest, parts.longest_keys, 0.125)
-    assert torch.equal(varlen._kernel()(*given), public(*given))
+    given = (q, k, v, parts.queries, parts.keys, parts.longest, parts.longest_keys)
+    expected = public(*given, scale=0.125, window_size=(-1, 0), enable_gqa=True)
+    assert torch.equal(varlen_kernel()(*given, scale=0.125), expected)
 
 
 @LOW
@@ -82,22 +80,6 @@ def test_a_group_does_not_depend_on_what_stands_beside_it(dtype):
     for group in groups:
         own = slice(start, start + group.tokens)
         around = attention_context(pack([group], unpadded=True).to("cuda").batch, None, dtype)
-        assert torch.equal(attend(*qkv[:, own].split(4, dim=2), around, 0), every[:, own])
-        start = own.stop
-
-
-@LOW
-@torch.no_grad()
-def test_a_sequence_does_not_depend_on_what_stands_beside_it(dtype):
-    groups = drawn_groups(shares=False)
-    packing = pack(groups, unpadded=True).to("cuda")
-    chance = torch.Generator("cuda").manual_seed(1)
-    qkv = torch.randn(1, packing.batch.input_ids.shape[1], 12, 64, device="cuda", generator=chance).to(dtype)
-    every = attend(*qkv.split(4, dim=2), attention_context(packing.batch, None, dtype), 0)
-    start = 0
-    for sequence in (sequence for group in groups for sequence in group.sequences):
-        own = slice(start, start + len(sequence))
-        around = attention_context(pack([Group([sequence])], unpadded=True).to("cuda").batch, None, dtype)
         assert torch.equal(attend(*qkv[:, own].split(4, dim=2), around, 0), every[:, own])
         start = own.stop
 

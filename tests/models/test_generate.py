@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from scipy import stats
 
-from loopscope.errors import LoopscopeError
-from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.generate import Sampler, generate
-from loopscope.models.protocol import Context
 
 PROMPTS = [[5, 9, 1, 60, 33, 2, 17], [7, 8], [200, 3, 3, 90], [11]]
 FAMILIES = [
@@ -87,61 +82,12 @@ def test_rows_stop_at_their_own_end_of_sequence(model_of, impl):
         assert stopped.finished[row] == (stop in before)
 
 
-def test_the_configurations_end_of_sequence_and_depth_are_the_default(model_of):
-    model = model_of("ouro")
-    assert model.eos_ids == (0,)
-    plain = generate(model, PROMPTS, max_new_tokens=3)
-    assert plain == generate(model, PROMPTS, max_new_tokens=3, depth=4, eos_ids=[0])
-
-
-def test_the_official_draw_order_generates_too(golden_model):
-    model = golden_model("huginn")
-    model.initial_state = dataclasses.replace(model.initial_state, rule="official")
-    options = {"max_new_tokens": 5, "depth": 2, "source_rows": [1, 2, 3, 4]}
-    assert generate(model, PROMPTS, **options) == generate(model, PROMPTS, impl="reference", **options)
-
-
-def test_too_long_a_continuation_gets_one_line(model_of):
-    with pytest.raises(LoopscopeError, match="need 135 positions but huginn has 128; lower max_new_tokens"):
-        generate(model_of("huginn"), PROMPTS, max_new_tokens=128)
-
-
-class Adder(LoopedModule):
-    """Adds one to every state; the likeliest token is the number of loops."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = torch.nn.Parameter(torch.ones(()))
-        self.hidden_size, self.vocabulary_size, self.trained_depth = 1, 8, 3
-
-    def embed(self, batch):
-        return Context(torch.zeros(*batch.input_ids.shape, 1), batch)
-
-    def step(self, state, context):
-        return state + self.scale
-
-    def readout(self, state, positions=None, dtype=None):
-        chosen = state if positions is None else state[positions[:, 0], positions[:, 1]]
-        return -((chosen - torch.arange(8.0)) ** 2)
-
-
-def test_a_model_without_a_cache_generates_by_reference():
-    for impl in ("auto", "reference"):
-        assert generate(Adder(), [[1], [2, 2]], max_new_tokens=2, impl=impl).tokens == [[3, 3], [3, 3]]
-    with pytest.raises(LoopscopeError, match='generate with impl="reference"'):
-        generate(Adder(), [[1]], max_new_tokens=1, impl="cached")
-
-
 LOGITS = torch.tensor([0.5, 2.0, -1.0, 2.0, 0.0])
 
 
 def chosen(sampler, uniform):
     uniforms = torch.as_tensor(uniform, dtype=torch.float64)
     return sampler.choose(LOGITS.expand(len(uniforms), 5), uniforms)
-
-
-def test_greedy_takes_the_lowest_of_equals():
-    assert chosen(Sampler(), [0.99, 0.01]).tolist() == [1, 1]
 
 
 def test_frequencies_follow_the_softmax():
@@ -163,20 +109,3 @@ def test_top_p_keeps_tokens_until_their_sum_reaches_p():
     assert set(chosen(Sampler(temperature=1.0, top_p=two - 1e-6), grid).tolist()) == {1, 3}
     assert set(chosen(Sampler(temperature=1.0, top_p=two + 1e-6), grid).tolist()) == {0, 1, 3}
     assert set(chosen(Sampler(temperature=1.0, top_p=1e-9), grid).tolist()) == {1}
-
-
-def test_the_ends_of_the_unit_interval_choose_kept_tokens():
-    sampler = Sampler(temperature=1.0, top_k=2)
-    assert chosen(sampler, [0.0, 1.0]).tolist() == [1, 3]
-
-
-def test_a_rows_stream_does_not_depend_on_the_others():
-    sampler = Sampler(temperature=1.0, seed=11)
-    assert torch.equal(sampler.uniforms(3, 8)[1, :5], sampler.uniforms(2, 5)[1])
-    assert not torch.equal(sampler.uniforms(2, 5)[0], sampler.uniforms(2, 5)[1])
-
-
-@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}])
-def test_wrong_settings_get_one_line(wrong):
-    with pytest.raises(LoopscopeError, match="must be"):
-        Sampler(**wrong)

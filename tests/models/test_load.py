@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 import loopscope as ls
 from loopscope.errors import LoopscopeError
 from loopscope.models import Batch, card_of, load_model, load_tokenizer
-from loopscope.models import registry as registry_module
 
 GOLDEN = Path(__file__).resolve().parents[2].parent / "shared" / "golden"
 FAMILIES = ["ouro", "huginn", "retrofit-llama", "retrofit-olmo"]
@@ -64,14 +63,6 @@ def test_dtype_is_converted_on_the_way(tiny, dtype):
         assert torch.equal(parameter, stored[name].to(model.dtype))
 
 
-def test_dtype_of_the_checkpoint_is_kept_when_none_is_asked_for(tiny):
-    folder = tiny("ouro", dtype=torch.bfloat16)
-    edit_tensors(folder, lambda tensors: tensors.update({"model.norm.weight": tensors["model.norm.weight"].float()}))
-    model = load_model(str(folder))
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-    assert card_of(model).stored_dtype == "bfloat16"
-
-
 @pytest.mark.parametrize("name", ["huginn-0125", "tomg-group-umd/huginn-0125"])
 def test_published_checkpoint_runs_in_bfloat16_unless_told_otherwise(tiny, local_hub, name):
     folder = tiny("huginn")
@@ -121,41 +112,6 @@ def test_tied_head_with_other_values_is_pointed_out(tiny):
     assert torch.equal(model.lm_head.weight, load_file(folder / "model.safetensors")["transformer.wte.weight"])
 
 
-def test_untied_head_is_its_own(tiny):
-    model = load_model(str(tiny("retrofit-llama")))
-    assert not torch.equal(model.lm_head.weight, model.get_parameter("transformer.wte.weight"))
-
-
-def test_stored_rotation_tables_are_ignored(tiny):
-    folder = tiny("huginn")
-    edit_tensors(folder, lambda tensors: tensors.update(freqs_cis=torch.zeros(1, 64, 1, 2, 2)))
-    load_model(str(folder))
-
-
-def test_folder_may_be_given_as_a_path_object(tiny):
-    assert load_model(tiny("ouro")).family == "ouro"
-
-
-def test_layers_of_a_llama_are_looped(tiny):
-    folder = tiny("loop")
-    model = load_model(folder, model_args="loop=1-2")
-    assert model.family == "loop"
-    assert model.name == "checkpoint:loop=1-2"
-    assert "1-2" in model.boundary
-    batch = Batch.from_rows([[1, 2, 3]])
-    assert model.readout(model.states(batch, [2])[2]).shape == (1, 3, 40)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_loaded_model_embeds_steps_and_reads_out(tiny, family):
-    model = load_model(str(tiny(family)))
-    batch = Batch.from_rows([[1, 2, 3], [4, 5, 6]])
-    context = model.embed(batch)
-    state = model.step(context.state, context)
-    torch.testing.assert_close(state, model.states(batch, [1])[1])
-    assert model.readout(state).isfinite().all()
-
-
 @pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference checkpoints are not beside the repository")
 @pytest.mark.parametrize(
     ("name", "family"),
@@ -174,28 +130,6 @@ def test_reference_checkpoints_load_whole_and_sharded_alike(name, family):
             assert torch.equal(one, other), key
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference checkpoints are not beside the repository")
-@pytest.mark.parametrize(
-    ("folder", "states", "tolerance"),
-    [
-        ("ouro", "hidden", 5e-5),
-        ("huginn", "raw", 5e-5),
-        ("huginn/sharded", "raw", 5e-5),
-        ("retrofit_llama/sharded", "raw", 1e-4),
-        ("retrofit_olmo/sharded", "raw", 1e-4),
-    ],
-)
-def test_loaded_reference_checkpoints_reproduce_the_published_code(folder, states, tolerance):
-    model = load_model(GOLDEN / folder)
-    reference = load_file(GOLDEN / folder.partition("/")[0] / "ref_plain.safetensors")
-    ids = reference["input_ids"].long()
-    batch = Batch(ids, torch.ones_like(ids, dtype=torch.bool), initial_state=reference.get("s0"))
-    found = model.states(batch, range(1, 9))
-    for depth in range(1, 9):
-        torch.testing.assert_close(found[depth], reference[states][depth - 1], rtol=0, atol=tolerance)
-        torch.testing.assert_close(model.readout(found[depth]), reference["logits"][depth - 1], rtol=0, atol=tolerance)
-
-
 # --- cards ---
 
 
@@ -208,25 +142,7 @@ def test_card_of_a_folder(tiny):
     assert [path.name for path in card.files] == [
         "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
     ]  # fmt: skip
-    described = card.as_dict()
-    assert json.loads(json.dumps(described)) == described
-    assert [len(entry["sha256"]) for entry in described["files"]] == [64, 64, 64]
-    assert "sha256" not in card.as_dict(hashes=False)["files"][0]
-
-
-def test_card_counts_tied_parameters_once(tiny):
-    folder = tiny("huginn")
-    edit_tensors(folder, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"].clone()}))
-    stored = load_file(folder / "model.safetensors")
-    expected = sum(tensor.numel() for tensor in stored.values()) - stored["lm_head.weight"].numel()
-    assert card_of(load_model(str(folder))).parameters == expected
-
-
-def test_model_without_card_says_so(tiny):
-    model = load_model(str(tiny("ouro")))
-    del model.card
-    with pytest.raises(LoopscopeError, match="load_model"):
-        card_of(model)
+    assert [len(digest) for digest in card.sha256.values()] == [64, 64, 64]
 
 
 # --- the hub and the package ---
@@ -263,11 +179,6 @@ def test_a_revision_of_a_hub_model_is_measured(tiny, local_hub, tmp_path):
     assert (found.manifest.model.spec, found.manifest.model.revision) == ("maker/model@v1/x", COMMIT)
 
 
-def test_layers_of_a_hub_model_are_looped(tiny, local_hub):
-    publish(local_hub, "maker/llama", tiny("loop"))
-    assert load_model("maker/llama@main", model_args="loop=0-1").name == "maker/llama:loop=0-1"
-
-
 @pytest.mark.parametrize("args", ["", "loop=0-9"])
 def test_hub_model_that_cannot_run_is_refused_before_its_weights_travel(tiny, local_hub, args):
     publish(local_hub, "maker/llama", tiny("loop"))
@@ -281,13 +192,6 @@ def test_hub_code_and_pickle_are_never_fetched(tiny, local_hub):
     local_hub.files["maker/model"] |= {"modeling_ouro.py": b"raise SystemExit", "pytorch_model.bin": b"\x80"}
     load_model("maker/model")
     assert not any(request.endswith((".py", ".bin")) for request in local_hub.requests)
-
-
-def test_embedded_models_are_found_by_folder_name(tiny, tmp_path, monkeypatch):
-    tiny("ouro", "toy-example")
-    monkeypatch.setattr(registry_module, "EMBEDDED", tmp_path)
-    model = load_model("toy-example")
-    assert (card_of(model).kind, model.name) == ("embedded", "toy-example")
 
 
 @pytest.mark.parametrize("name", ["toy-ouro", "toy-huginn"])
@@ -312,37 +216,10 @@ def test_missing_tensor_is_named(tiny):
     assert str(folder) in message
 
 
-def test_many_missing_tensors_are_counted(tiny):
-    folder = tiny("ouro")
-    edit_config(folder, num_hidden_layers=3)
-    assert "and 8 more" in complaint(folder)
-
-
-def test_three_missing_tensors_are_all_named(tiny):
-    folder = tiny("ouro")
-    names = ["model.norm.weight", "lm_head.weight", "model.early_exit_gate.bias"]
-    edit_tensors(folder, lambda tensors: [tensors.pop(name) for name in names])
-    message = complaint(folder)
-    assert all(repr(name) in message for name in names)
-    assert "more" not in message
-
-
-def test_untied_configuration_without_a_head(tiny):
-    folder = tiny("ouro")
-    edit_tensors(folder, lambda tensors: tensors.pop("lm_head.weight"))
-    assert "'lm_head.weight'" in complaint(folder)
-
-
 def test_extra_tensor_is_named(tiny):
     folder = tiny("ouro")
     edit_tensors(folder, lambda tensors: tensors.update({"model.layers.0.router.weight": torch.zeros(2)}))
     assert "holds the tensor 'model.layers.0.router.weight'" in complaint(folder)
-
-
-def test_fewer_layers_in_the_configuration_than_in_the_weights(tiny):
-    folder = tiny("ouro")
-    edit_config(folder, num_hidden_layers=1)
-    assert "'model.layers.1." in complaint(folder)
 
 
 def test_wrong_shape_shows_both(tiny):
@@ -354,117 +231,11 @@ def test_wrong_shape_shows_both(tiny):
     assert "[16]" in message
 
 
-def test_configuration_of_another_size(tiny):
-    folder = tiny("ouro")
-    edit_config(folder, vocab_size=50)
-    message = complaint(folder)
-    assert "[40, 16]" in message
-    assert "[50, 16]" in message
-
-
-@pytest.mark.parametrize(
-    "fields", [{"vocab_size": 10**18}, {"vocab_size": 10**30}, {"num_hidden_layers": 10**9}, {"hidden_size": 2**60}]
-)
-def test_absurd_sizes(tiny, fields):
-    folder = tiny("ouro")
-    edit_config(folder, **fields)
-    message = complaint(folder, model_args={"random_weights": True})
-    assert "config.json" in message
-    assert str(folder) in message
-
-
-@pytest.mark.parametrize(
-    ("family", "fields"),
-    [
-        ("ouro", {"num_key_value_heads": 3}),
-        ("ouro", {"hidden_size": -16}),
-        ("ouro", {"hidden_size": "16"}),
-        ("huginn", {"n_layers": 9}),
-        ("huginn", {"padded_vocab_size": 39}),
-        ("huginn", {"num_key_value_heads": 2}),
-        ("retrofit-llama", {"n_layers_in_coda": 5}),
-        ("retrofit-llama", {"qk_bias": True}),
-    ],
-)
-def test_contradictory_sizes(tiny, family, fields):
-    folder = tiny(family)
-    edit_config(folder, **fields)
-    message = complaint(folder)
-    assert str(folder) in message
-
-
-def test_unknown_architecture(tiny):
-    folder = tiny("ouro")
-    edit_config(folder, architectures=["GPT2LMHeadModel"], model_type="gpt2")
-    message = complaint(folder)
-    assert "GPT2LMHeadModel" in message
-    assert "loop=" in message
-
-
-def test_no_architecture_at_all(tiny):
-    folder = tiny("ouro")
-    (folder / "config.json").write_text("{}")
-    assert "unknown architecture" in complaint(folder)
-
-
-def test_contradictory_architecture(tiny):
-    folder = tiny("ouro")
-    edit_config(folder, model_type="huginn_raven")
-    assert "contradicts itself" in complaint(folder)
-
-
-def test_llama_without_a_span_points_to_loop(tiny):
-    assert "loop=FIRST-LAST" in complaint(tiny("loop"))
-
-
-@pytest.mark.parametrize("span", ["2-1", "0-3", "3-3"])
-def test_span_outside_the_layers(tiny, span):
-    folder = tiny("loop")
-    message = complaint(folder, model_args={"loop": span})
-    assert span in message
-    assert "0-2" in message
-
-
-def test_layers_of_an_unsupported_model(tiny):
-    assert "OuroForCausalLM" in complaint(tiny("ouro"), model_args="loop=0-1")
-
-
-def test_mixed_families(tiny):
-    folder = tiny("huginn")
-    name = "transformer.coda.0.attn.q_norm.weight"
-    edit_tensors(folder, lambda tensors: tensors.update({name: torch.ones(16)}))
-    assert "do not say whether it is" in complaint(folder)
-
-
 def test_eight_bit_weights_are_refused_by_name(tiny):
     folder = tiny("ouro")
     edit_tensors(folder, lambda t: t.update({"lm_head.weight": t["lm_head.weight"].to(torch.float8_e4m3fn)}))
     message = complaint(folder)
     assert "'lm_head.weight' as F8_E4M3" in message
-
-
-@pytest.mark.parametrize("kept", [0.0, 0.5, 0.999])
-def test_truncated_weights(tiny, kept):
-    folder = tiny("ouro")
-    path = folder / "model.safetensors"
-    raw = path.read_bytes()
-    path.write_bytes(raw[: int(len(raw) * kept)])
-    assert "truncated" in complaint(folder)
-
-
-def test_pickle_only_folder(tiny):
-    folder = tiny("ouro")
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert "never read" in complaint(folder)
-
-
-def test_index_that_leaves_its_folder(tiny):
-    folder = tiny("ouro", shards=2)
-    path = folder / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    index["weight_map"]["lm_head.weight"] = "../model.safetensors"
-    path.write_text(json.dumps(index))
-    assert "'../model.safetensors'" in complaint(folder)
 
 
 def test_tokenizer_with_a_larger_vocabulary(tiny):
@@ -485,49 +256,3 @@ def test_more_memory_than_there_is(tiny):
     message = complaint(folder, model_args={"random_weights": True})
     assert "GB in float32" in message
     assert "smaller dtype" in message
-
-
-@pytest.mark.parametrize("action", ["truncate", "remove"])
-def test_file_that_changes_between_check_and_copy(tiny, monkeypatch, action):
-    from loopscope.models import load as load_module
-
-    folder = tiny("ouro")
-    path = folder / "model.safetensors"
-    load_tensors = load_module.load_tensors
-
-    def change_first(*arguments):
-        if action == "truncate":
-            path.write_bytes(path.read_bytes()[:100])
-        else:
-            path.unlink()
-        load_tensors(*arguments)
-
-    monkeypatch.setattr(load_module, "load_tensors", change_first)
-    assert str(path) in complaint(folder)
-
-
-def test_nothing_is_allocated_for_a_checkpoint_that_does_not_fit(tiny, monkeypatch):
-    folder = tiny("ouro")
-    edit_tensors(folder, lambda tensors: tensors.pop("model.norm.weight"))
-    monkeypatch.setattr("loopscope.models.load.load_tensors", lambda *arguments: pytest.fail("memory was taken"))
-    complaint(folder)
-
-
-@pytest.mark.parametrize(("device", "word"), [("gpu", "no device"), ("cuda:99", "CUDA devices")])
-def test_device_that_is_not_there(tiny, device, word):
-    assert word in complaint(tiny("ouro"), device=device)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "float8", "double-double"])
-def test_dtype_that_is_none(tiny, dtype):
-    assert dtype in complaint(tiny("ouro"), dtype=dtype)
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp32", torch.float16])
-def test_dtype_by_abbreviation_or_object(tiny, dtype):
-    assert load_model(str(tiny("ouro")), dtype=dtype).dtype in (torch.bfloat16, torch.float32, torch.float16)
-
-
-def test_device_auto(tiny):
-    model = load_model(str(tiny("ouro")), device="auto")
-    assert model.device.type == ("cuda" if torch.cuda.is_available() else "cpu")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.kernels import split_product as linear_module
+from loopscope.kernels import split_product
 from loopscope.kernels.choice import chosen, implementation, is_differentiating
-from loopscope.models import Batch
-from loopscope.models import base as base_module
 from loopscope.models.layers.linear import Linear
 from loopscope.readout.general.core import Series
-from loopscope.readout.general.nested import nested_derivatives
 
 NONLINEAR = ("huginn", "retrofit_llama", "retrofit_olmo")
 POSITIONS = torch.tensor([[0, 2], [1, 4], [0, 0]])
@@ -24,8 +21,7 @@ def splitting(monkeypatch):
     def applies(device, impl=None):
         return not is_differentiating() and chosen(impl) != "reference"
 
-    for module in (base_module, linear_module):
-        monkeypatch.setattr(module, "splits_apply", applies)
+    monkeypatch.setattr(split_product, "splits_apply", applies)
 
 
 @pytest.fixture(params=NONLINEAR)
@@ -70,29 +66,6 @@ def test_a_series_passes_through(splitting, model):
     torch.testing.assert_close(split, plain, rtol=1e-4, atol=1e-5)
 
 
-def test_differentiation_has_float32_matrices(splitting, model):
-    assert {
-        parameter.dtype for parameter in model.in_dtype(model.readout_layers, torch.float32, mixes=True).parameters()
-    } == {torch.float32}
-
-
-def test_float64_has_float64_matrices(splitting, model):
-    with torch.no_grad():
-        assert {
-            part.dtype for part in model.in_dtype(model.readout_layers, torch.float64, mixes=True).parameters()
-        } == {torch.float64}
-
-
-def test_a_copy_made_inside_forward_mode_outlives_it(model):
-    state = state_of(model).float()
-
-    def total(state):
-        return model.readout(state, POSITIONS, torch.float32).sum()
-
-    first, second = (nested_derivatives(total, state, 0.1 * state, 2) for _ in range(2))
-    assert torch.equal(torch.stack(first), torch.stack(second))
-
-
 def test_body_and_head_make_the_readout(model):
     state = state_of(model)
     with torch.no_grad():
@@ -101,15 +74,3 @@ def test_body_and_head_make_the_readout(model):
         assert hidden.shape == (3, model.hidden_size)
         assert torch.equal(halves.head(hidden), model.readout(state, POSITIONS, torch.float32))
         assert halves.head(hidden).shape[1] == halves.vocabulary == model.vocabulary_size
-
-
-def test_an_affine_readout_has_no_halves(golden_model):
-    assert golden_model("ouro").body_and_head() is None
-
-
-def test_the_model_still_steps_in_bf16(splitting, model):
-    with torch.no_grad():
-        model.readout(state_of(model), POSITIONS, torch.float32)
-        ids = torch.tensor([[1, 2, 3]])
-        context = model.embed(Batch(ids, torch.ones_like(ids), source_rows=[0]))
-        assert model.step(context.state, context).dtype == torch.bfloat16

@@ -9,17 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
-from torch.nn import functional
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.layers.attention import attend
-from loopscope.models.layers.mask import attention_context, causal_mask
+from loopscope.models.layers.mask import attention_context
 from loopscope.models.layers.rope import Rotary
 from loopscope.models.packing import Group, common_prefix, pack
-from loopscope.models.protocol import Context
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
 FAMILIES += ["nanbeige", "hrm_text:attention=causal", "loopus"]
@@ -58,28 +55,6 @@ def test_every_sequence_is_found_again_at_its_own_positions(drawn):
     assert rows.shape[0] == len(flat)
     for row, sequence in zip(rows, flat, strict=True):
         assert row[: len(sequence)].tolist() == [[token, place] for place, token in enumerate(sequence)]
-
-
-@given(questions)
-@settings(deadline=None)
-def test_groups_say_how_much_room_they_take(drawn):
-    groups = [Group(question, common_prefix(question)) for question in drawn]
-    batch = pack(groups).batch
-    assert list(batch.input_ids.shape) == [sum(g.rows for g in groups), max(g.width for g in groups)]
-    tokens = sum(len(s) for g in groups for s in g.sequences) - sum(g.shared * (len(g.sequences) - 1) for g in groups)
-    assert int(batch.attention_mask.sum()) == tokens
-    assert batch.padding in ("none", "right")
-
-
-def test_without_anything_shared_the_batch_is_the_plain_one():
-    packing, plain = (
-        pack([Group([[1, 2], [3]], 0, 7), Group([[4, 5, 6]], 0, 8)]),
-        Batch.from_rows([[1, 2], [3], [4, 5, 6]]),
-    )
-    assert packing.place_RS is None
-    assert packing.batch.segments is None
-    assert torch.equal(packing.batch.input_ids, plain.input_ids)
-    assert packing.batch.source_rows == [7, 7, 8]
 
 
 @pytest.mark.parametrize("is_plain", [False, True])
@@ -121,69 +96,9 @@ def test_initial_states_are_drawn_by_position_to_the_bit(model_of):
     assert torch.equal(found[plain.attention_mask], model.embed(plain).state[plain.attention_mask])
 
 
-def test_initial_states_of_the_official_rule_are_refused(model_of):
-    model = model_of("huginn", torch.float32)
-    model.initial_state = dataclasses.replace(model.initial_state, rule="official")
-    with pytest.raises(LoopscopeError, match="one to a row"):
-        model.embed(pack(GROUPS).batch)
-
-
-@pytest.mark.parametrize("family", ["ouro", "huginn"])
-def test_positions_count_and_not_the_width_of_a_packed_row(model_of, family):
-    model, packing = model_of(family), pack([GROUPS[2]])
-    model.max_positions = 9
-    assert packing.batch.input_ids.shape[1] == 10
-    model.embed(packing.batch)
-    model.max_positions = 8
-    with pytest.raises(LoopscopeError, match="9 tokens are more than"):
-        model.embed(packing.batch)
-
-
-class Wheel(LoopedModule):
-    """A user's own: learned places, no rotation, nothing from the package but the mask."""
-
-    vocabulary_size, shares_context = 64, True
-
-    def __init__(self):
-        super().__init__()
-        self.tokens, self.places, self.qkv = nn.Embedding(64, 16), nn.Embedding(32, 16), nn.Linear(16, 48)
-
-    def embed(self, batch):
-        self.check_batch(batch)
-        places = torch.arange(batch.input_ids.shape[1])[None] if batch.position_ids is None else batch.position_ids
-        embedded = self.tokens(batch.input_ids) + self.places(places)
-        return Context(embedded, batch, embedded, causal_mask(batch))
-
-    def step(self, state, context):
-        q, k, v = (part[:, None] for part in self.qkv(state + context.injection).chunk(3, -1))
-        seen = context.extra
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None)
-        return state + mixed[:, 0]
-
-
-def test_model_of_ones_own_shares_a_context():
-    torch.manual_seed(0)
-    model, packing = Wheel().double(), pack(GROUPS)
-    plain = Batch.from_rows(SEQUENCES)
-    found = packing.separate(model.states(packing.batch, [3])[3])
-    assert (found - model.states(plain, [3])[3])[plain.attention_mask].abs().max() < 1e-13
-
-
 def test_models_that_do_not_know_segments_refuse_them():
     class Careless(LoopedModule):
         vocabulary_size = 100
 
-    with pytest.raises(LoopscopeError, match="leave segments out"):
+    with pytest.raises(LoopscopeError, match="leave segments and parts out"):
         Careless().check_batch(pack(GROUPS).batch)
-
-
-def test_segments_need_positions():
-    ids = torch.zeros(1, 3, dtype=torch.int64)
-    with pytest.raises(LoopscopeError, match="give position_ids"):
-        Batch(ids, torch.ones(1, 3), segments=ids)
-
-
-def test_moving_takes_the_places_along():
-    moved = pack(GROUPS).to("meta")
-    assert moved.place_RS.device.type == moved.batch.segments.device.type == "meta"
-    assert moved.batch.reach == 9

@@ -26,17 +26,11 @@ def test_auto_takes_the_best_there_is(machine, cuda, mps, found):
     assert find_device("auto").type == found
 
 
-@pytest.mark.parametrize(("count", "name"), [(0, "cuda"), (0, "cuda:0"), (1, "cuda:1"), (2, "cuda:2")])
+@pytest.mark.parametrize(("count", "name"), [(0, "cuda"), (1, "cuda:1")])
 def test_cuda_device_beyond_the_last(machine, count, name):
     machine(count)
-    with pytest.raises(LoopscopeError, match=f"{count} CUDA devices"):
+    with pytest.raises(LoopscopeError, match=f"this machine has {count}"):
         find_device(name)
-
-
-@pytest.mark.parametrize(("count", "name"), [(1, "cuda"), (1, "cuda:0"), (3, "cuda:2")])
-def test_cuda_device_that_is_there(machine, count, name):
-    machine(count)
-    assert find_device(name) == torch.device(name)
 
 
 def test_mps_only_where_it_is(machine):
@@ -47,35 +41,13 @@ def test_mps_only_where_it_is(machine):
         find_device("mps")
 
 
-def test_device_object_passes_through():
-    assert find_device(torch.device("cpu")) == torch.device("cpu")
-
-
-@pytest.mark.parametrize(
-    "name", ["gpu", "", "cuda:x", "meta", "xpu", "vulkan", "mkldnn", "privateuseone", "cuda:-1", "cuda:" + "9" * 5000]
-)
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "mkldnn", "cuda:-1", "cuda:" + "9" * 5000])
 def test_name_that_is_no_device(name):
     with pytest.raises(LoopscopeError, match="there is no device") as caught:
         find_device(name)
     assert len(str(caught.value)) < 300
 
 
-def test_device_object_that_holds_no_numbers():
-    with pytest.raises(LoopscopeError, match="there is no device 'meta' for models"):
-        find_device(torch.device("meta"))
-
-
-def test_long_name_that_is_no_dtype():
-    with pytest.raises(LoopscopeError, match="is no dtype for weights") as caught:
-        find_dtype("x" * 5000)
-    assert len(str(caught.value)) < 300
-
-
 def test_every_dtype_by_name_and_object():
     for name, dtype in placement.DTYPES.items():
         assert find_dtype(name) is find_dtype(dtype) is find_dtype(name.upper()) is dtype
-
-
-def test_integer_is_no_dtype_for_weights():
-    with pytest.raises(LoopscopeError, match="int64"):
-        find_dtype(torch.int64)

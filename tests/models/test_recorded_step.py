@@ -10,8 +10,8 @@ import torch
 from loopscope.kernels.choice import implementation
 from loopscope.models.batch import Batch
 from loopscope.models.packing import Group, pack
-from loopscope.models.recorded_step import MOST_WORK, RecordedStep, can_record, forget
-from loopscope.models.walk import Walk
+from loopscope.models.walk import MOST_WORK, RecordedStep, Walk, can_record
+from loopscope.models.walk import forget_recorded_steps as forget
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "nanbeige", "loopus"]
 ROWS = [[5, 9, 1, 60, 33, 2, 17], [7, 8, 30, 4], [99]]

@@ -1,4 +1,4 @@
-"""Tokenizers from tokenizer.json: exact ids, special-token policy, and a vocabulary that must fit the model."""
+"""Tokenizers from tokenizer.json: exact ids, special tokens, and a vocabulary that must fit the model."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.config import TOKENIZER
+from loopscope.models.checkpoint import TOKENIZER
 from loopscope.models.tokenizer import Tokenizer
 
 OURO = Path(__file__).resolve().parents[2].parent / "shared" / "tokenizers" / "ouro"
@@ -38,11 +38,10 @@ def write_tokenizer(folder, *, bos=False, eos=False, config=None, tokenizer_conf
 
 
 @needs_ouro
-def test_ouro_ids_and_policy():
+def test_ouro_ids():
     tokenizer = Tokenizer.from_folder(OURO)
     assert tokenizer.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
     assert tokenizer.encode("The capital of France is", special_tokens=True) == [504, 3575, 282, 4649, 314]
-    assert tokenizer.special_token_policy == "adds nothing"
     assert tokenizer.vocabulary_size == 49152
     assert (tokenizer.bos_id, tokenizer.eos_ids) == (0, (0,))
 
@@ -54,23 +53,11 @@ def test_ouro_decodes_what_it_encodes(text):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@needs_ouro
-def test_ouro_digits_are_single_tokens():
-    assert len(Tokenizer.from_folder(OURO).encode("1234567890")) == 10
-
-
 def test_bos_only_when_asked(tmp_path):
     tokenizer = Tokenizer.from_folder(write_tokenizer(tmp_path, bos=True))
     assert tokenizer.encode("the loop") == [3, 4]
     assert tokenizer.encode("the loop", special_tokens=True) == [0, 3, 4]
     assert tokenizer.prefix_ids == (0,)
-    assert tokenizer.suffix_ids == ()
-    assert tokenizer.special_token_policy == "prepends <s> (0)"
-
-
-def test_policy_of_both_ends(tmp_path):
-    tokenizer = Tokenizer.from_folder(write_tokenizer(tmp_path, bos=True, eos=True))
-    assert tokenizer.special_token_policy == "prepends <s> (0) and appends </s> (1)"
 
 
 def test_batch_equals_one_by_one(tmp_path):
@@ -114,36 +101,3 @@ def test_larger_vocabulary_than_the_configuration(tmp_path):
     folder = write_tokenizer(tmp_path, config={"vocab_size": 5})
     with pytest.raises(LoopscopeError, match=r"6 tokens and .* only 5"):
         Tokenizer.from_folder(folder)
-
-
-def test_added_tokens_count_towards_the_vocabulary(tmp_path):
-    folder = write_tokenizer(tmp_path)
-    backend = Backend.from_file(str(folder / TOKENIZER))
-    backend.add_special_tokens(["<think>"])
-    backend.save(str(folder / TOKENIZER))
-    assert Tokenizer.from_folder(folder).vocabulary_size == 7
-
-
-@pytest.mark.parametrize("config", [{"vocab_size": 6}, {"vocab_size": 9}, {"vocab_size": 5, "padded_vocab_size": 8}])
-def test_smaller_vocabulary_is_padding(tmp_path, config):
-    assert Tokenizer.from_folder(write_tokenizer(tmp_path, config=config)).vocabulary_size == 6
-
-
-def test_missing_tokenizer(tmp_path):
-    with pytest.raises(LoopscopeError, match=f"no {TOKENIZER}"):
-        Tokenizer.from_folder(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": "1.0"}'])
-def test_damaged_tokenizer(tmp_path, text):
-    (tmp_path / TOKENIZER).write_text(text)
-    with pytest.raises(LoopscopeError, match="cannot be used") as caught:
-        Tokenizer.from_folder(tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-def test_hash_is_the_files(tmp_path):
-    import hashlib
-
-    tokenizer = Tokenizer.from_folder(write_tokenizer(tmp_path))
-    assert tokenizer.sha256 == hashlib.sha256((tmp_path / TOKENIZER).read_bytes()).hexdigest()

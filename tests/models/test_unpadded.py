@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.layers.attention import attend
+from loopscope.models.layers.attention import attend, runs_unpadded, takes_varlen
 from loopscope.models.layers.mask import attention_context
 from loopscope.models.layers.rope import Rotary
-from loopscope.models.layers.varlen import runs_unpadded, takes_varlen
 from loopscope.models.packing import Group, common_prefix, pack
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
@@ -122,20 +121,11 @@ def test_initial_states_are_those_of_padded_rows_to_the_bit(model_of, rule, shar
     assert torch.equal(found[padded.attention_mask], model.embed(padded).state[padded.attention_mask])
 
 
-def test_positions_count_and_not_the_tokens_of_the_row(model_of):
-    model, packing = model_of("ouro"), pack(groups_of(QUESTIONS, shares=False), unpadded=True)
-    model.max_positions = 9
-    model.embed(packing.batch)
-    model.max_positions = 8
-    with pytest.raises(LoopscopeError, match="9 tokens are more than"):
-        model.embed(packing.batch)
-
-
 def test_models_that_do_not_know_parts_refuse_them_and_get_padded_rows(model_of):
     class Careless(LoopedModule):
         vocabulary_size = 100
 
-    with pytest.raises(LoopscopeError, match="leave parts out"):
+    with pytest.raises(LoopscopeError, match="leave segments and parts out"):
         Careless().check_batch(pack(groups_of(QUESTIONS, shares=False), unpadded=True).batch)
     assert not runs_unpadded(model_of("ouro", torch.bfloat16)), "no kernel on a CPU"
     assert not takes_varlen(torch.zeros(2, 8, dtype=torch.bfloat16))

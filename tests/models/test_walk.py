@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.base import LoopedModule, select
+from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.generate import generate
-from loopscope.models.protocol import Context
+from loopscope.models.protocol import Context, select
 from loopscope.models.walk import Walk, asks, read
 
 IDS = Batch.from_rows([[1, 2, 3], [4, 5], [6, 0, 2]], source_rows=[7, 8, 9])
@@ -54,15 +54,6 @@ def test_depth_and_carry_arrive() -> None:
     assert torch.equal(states[1], h)  # the first carry is that of embed, 0
     assert torch.equal(states[2], h + 0.1 * h)
     assert torch.equal(states[3], states[2] + 0.01 * (h + h))
-
-
-def test_a_changed_state_goes_on_with_the_carry_of_the_full_step() -> None:
-    walk = Walk.of(Counting(), IDS).to(2)
-    other = walk.changed(walk.state * 0.5)
-    before, carry = walk.state, walk.carry
-    assert torch.equal(other.advance(), before * 0.5 + 0.01 * carry)
-    assert torch.equal(walk.advance(), before + 0.01 * carry)
-    assert (walk.depth, other.depth) == (3, 3)
 
 
 @pytest.mark.parametrize("index", [slice(1, 3), torch.tensor([2, 0])])

@@ -47,9 +47,10 @@ def synthetic() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def javascript() -> ModuleType:
-    """The module that finds the names in a script."""
-    return _load("javascript")
+def unpack() -> Callable[[str], tuple[dict[str, Any], dict[str, Any]]]:
+    """Reads a pack: arrays (flat) and values."""
+    read: Callable[[str], tuple[dict[str, Any], dict[str, Any]]] = SYNTHETIC.unpack
+    return read
 
 
 @pytest.fixture(scope="session")
@@ -92,18 +93,6 @@ def report(made_once: Callable[..., Path], riddles: Any, choices: Any) -> Path:
         write_report([folder / "first", folder / "second"], folder / "report.html", FEW)
 
     return made_once("report", fill) / "report.html"
-
-
-@pytest.fixture(scope="session")
-def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page of the same twenty questions at three steps of a training, 9, 10 and 200."""
-    folder = tmp_path_factory.mktemp("training") / "over-time"
-    questions = [SYNTHETIC.Question(f"Riddle {row}: what is it?", [f"It is {row}."]) for row in range(20)]
-    for seed, step in enumerate((9, 10, 200), 1):
-        model = {"name": f"step-{step}", "spec": f"runs/step-{step}", "trained_depth": 4}
-        made = SYNTHETIC.Made(questions, seed=seed, transitions=(3, 4), model=model)
-        SYNTHETIC.write_run(folder / f"step-{step}", made)
-    return write_report([folder], folder.parent / "report.html", FEW)
 
 
 @pytest.fixture(scope="session")
@@ -155,31 +144,71 @@ def wait_until() -> Callable[..., None]:
     return wait
 
 
+OPEN = """async (hash) => {
+  const main = document.getElementById("main");
+  delete document.documentElement.dataset.theme;
+  main.replaceChildren();
+  delete main.dataset.view;
+  scrollTo(0, 0);
+  if (location.hash === hash) dispatchEvent(new HashChangeEvent("hashchange"));
+  else location.hash = hash;
+  while (!main.dataset.view) await new Promise((done) => setTimeout(done, 5));
+}"""
+DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""Plots are drawn by a ResizeObserver, which reports in the frame after the one that laid them out."""
+
+
+@pytest.fixture(scope="session")
+def pages(chromium: Any) -> dict[Any, Any]:
+    """One open page for every file and kind of window, which tests share."""
+    return {}
+
+
 @pytest.fixture
-def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
-    """Open a page from disk; at the end no error was logged and no request left the file."""
+def visit(chromium: Any, pages: dict[Any, Any]) -> Iterator[Callable[..., Any]]:
+    """Open a page from disk at an address; at the end no error was logged and no request left the file.
+
+    The first page of a test is shared with other tests; a second one of the same kind is its own.
+    """
+    used: list[Any] = []
     contexts: list[Any] = []
     errors: list[str] = []
     requests: list[str] = []
 
-    def go(path: Path, address: str = "", **settings: Any) -> Any:
+    def fresh(path: Path, address: str, settings: dict[str, Any]) -> Any:
         context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}} | settings)
-        contexts.append(context)
         context.set_default_timeout(30_000)
         page = context.new_page()
-        page.on(
-            "console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None
-        )
-        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.log = []
+        page.on("console", lambda message: page.log.append((message.type in ("error", "warning"), message.text)))
+        page.on("pageerror", lambda error: page.log.append((True, str(error))))
         page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri() + address)
         page.wait_for_selector("html[data-ready]")
-        # Plots are drawn by a ResizeObserver, which reports in the frame after the one that laid them out.
-        page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        return page
+
+    def go(path: Path, address: str = "", **settings: Any) -> Any:
+        key = (path, repr(sorted(settings.items())))
+        page = pages.get(key)
+        if page is None or page in used:
+            page = fresh(path, address, settings)
+            if key in pages or "has_touch" in settings:
+                contexts.append(page.context)
+            else:
+                pages[key] = page
+        else:
+            page.emulate_media(media="screen")
+            page.mouse.move(0, 0)
+            page.evaluate(OPEN, address or "#/overview")
+        used.append(page)
+        page.evaluate(DRAWN)
         return page
 
     go.errors = errors  # type: ignore[attr-defined]
     yield go
+    for page in dict.fromkeys(used):
+        errors += [text for wrong, text in page.log if wrong]
+        page.log.clear()
     for context in contexts:
         context.close()
     assert errors == []

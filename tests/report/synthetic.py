@@ -1,7 +1,11 @@
 """Made-up runs for the page: cubic paths φ(α) = Aα + Qα² + Rα³, any text, tokens that are the words of their text."""
 
+import base64
 import hashlib
+import json
 import re
+import struct
+import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -429,3 +433,17 @@ def _word(rank: int) -> str:
         rank, at = divmod(rank, len(syllables))
         found += syllables[at]
     return found
+
+
+def unpack(text: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read a pack of the page, arrays flat."""
+    data = zlib.decompress(base64.b64decode(text), -15)
+    (length,) = struct.unpack_from("<I", data)
+    header = json.loads(data[4 : 4 + length])
+    arrays, start = {}, 4 + length
+    for name, kind, count in header["columns"]:
+        dtype = np.dtype(f"<{kind}")
+        flat = np.frombuffer(data, np.uint8, count * dtype.itemsize, start)
+        arrays[name] = np.ascontiguousarray(flat.reshape(dtype.itemsize, count).T).view(dtype).reshape(-1)
+        start += count * dtype.itemsize
+    return arrays, header["values"]

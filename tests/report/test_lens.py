@@ -1,12 +1,10 @@
-import numpy as np
 import polars as pl
 import pytest
 
 from loopscope.errors import LoopscopeError
 from loopscope.report import write_report
 from loopscope.report.evaluation_set import sets_of
-from loopscope.report.lens import CHUNK, PROBABILITY_STEPS, Lens
-from loopscope.report.pack import unpack
+from loopscope.report.lens import CHUNK, PROBABILITY_STEPS, lens_of
 from loopscope.stats import Bootstrap
 from loopscope.store import StoredRun
 
@@ -22,24 +20,24 @@ def run(tmp_path_factory, synthetic):
     return synthetic.write_run(tmp_path_factory.mktemp("lens") / "run", made)
 
 
-def test_the_page_holds_what_the_trace_says(run):
-    lens = Lens.of(sets_of(run)[0], 1000)
-    texts = unpack(lens.index())[1]["texts"]
+def test_the_page_holds_what_the_trace_says(run, unpack):
+    lens = lens_of(sets_of(run)[0], 1000)
+    texts = unpack(lens.index)[1]["texts"]
     frame = run.trace.collect().sort("row", "option", "token", "depth")
     tokens = frame.select("row", "option", "token").unique(maintain_order=True)
     depths = frame["depth"].max()
     rows = []
     for packed in lens.chunks():
         arrays, _ = unpack(packed)
-        count = len(arrays["option"])
-        shaped = arrays["ids"].reshape(4, count, depths), arrays["probs"].reshape(4, count, depths)
+        count = len(arrays["token_option"])
+        ids, probs = arrays["ids"].reshape(count, depths, 4), arrays["probs"].reshape(count, depths, 4)
         for at in range(count):
             for loop in range(depths):
                 place = at * depths + loop
-                said = [texts[shaped[0][rank, at, loop]] for rank in range(4)]
-                probs = [shaped[1][rank, at, loop] / PROBABILITY_STEPS for rank in range(4)]
+                said = [texts[each] for each in ids[at, loop]]
+                likely = (probs[at, loop] / PROBABILITY_STEPS).tolist()
                 rows.append(
-                    (texts[arrays["reference"][at]], said, probs, arrays["rank"][place], arrays["log_prob"][place])
+                    (texts[arrays["reference"][at]], said, likely, arrays["rank"][place], arrays["log_prob"][place])
                 )
     assert len(rows) == frame.height == tokens.height * depths
     vocabulary = run.vocabulary
@@ -52,7 +50,7 @@ def test_the_page_holds_what_the_trace_says(run):
 
 
 def test_overshoots_are_losses_of_steps_that_would_gain_when_shorter(run):
-    lens = Lens.of(sets_of(run)[0], 1000)
+    lens = lens_of(sets_of(run)[0], 1000)
     frame = run.trace.collect().sort("row", "option", "token", "depth")
     expected = []
     for _, token in frame.group_by("row", "option", "token", maintain_order=True):
@@ -62,40 +60,32 @@ def test_overshoots_are_losses_of_steps_that_would_gain_when_shorter(run):
             lost = before is not None and cell["log_prob"] - before < -1e-4
             expected.append(shorter if lost and shorter > 1e-4 else 0.0)
             before = cell["log_prob"]
-    assert lens.short_gain.ravel().tolist() == pytest.approx(expected)
+    assert lens.columns["short_gain"].ravel().tolist() == pytest.approx(expected)
     assert any(expected)
 
 
-def test_only_the_first_questions_carry_it_and_their_counts_are_the_trace_s(run):
-    lens = Lens.of(sets_of(run)[0], 3)
-    assert lens.questions == 3
+def test_only_the_first_questions_carry_it(run, unpack):
+    lens = lens_of(sets_of(run)[0], 3)
+    assert lens.described["questions"] == 3
     assert [len(unpack(packed)[0]["counts"]) for packed in lens.chunks()] == [3]
-    arrays, _ = unpack(lens.index())
-    right = run.trace.filter(pl.col("row") < 3, pl.col("rank") == 1).group_by("row", "depth").len().collect()
-    counted = {(row, depth): count for row, depth, count in right.iter_rows()}
-    shown = arrays["right"].reshape(3, -1)
-    assert all(shown[row, depth - 1] == counted.get((row, depth), 0) for row in range(3) for depth in range(1, 7))
+    rank = run.trace.filter(pl.col("row") < 3).select("row", "option", "token", "depth", "rank").collect()
+    ends = rank.filter(pl.col("depth").is_in([4, 6])).pivot("depth", index=["row", "option", "token"], values="rank")
+    lost = ends.with_columns(lost=(pl.col("4") == 1) & (pl.col("6") != 1)).group_by("row").agg(pl.col("lost").sum())
+    assert unpack(lens.index)[0]["lost"].tolist() == lost.sort("row")["lost"].to_list()
 
 
 def test_a_run_without_a_lens_has_none(tmp_path, synthetic):
     run = synthetic.write_run(tmp_path / "run", synthetic.Made([synthetic.Question("q", ["a"])] * 2))
-    assert Lens.of(sets_of(run)[0], 10) is None
+    assert lens_of(sets_of(run)[0], 10) is None
     assert run.vocabulary is None
 
 
-def test_ids_stand_for_texts_where_the_run_does_not_say_them(tmp_path, synthetic):
+def test_ids_stand_for_texts_where_the_run_does_not_say_them(tmp_path, synthetic, unpack):
     made = synthetic.Made([synthetic.Question("q", ["a b"])] * 2, lens=2)
     run = synthetic.write_run(tmp_path / "run", made)
     (run.layout.vocabulary).unlink()
-    texts = unpack(Lens.of(sets_of(StoredRun(run.path))[0], 10).index())[1]["texts"]
+    texts = unpack(lens_of(sets_of(StoredRun(run.path))[0], 10).index)[1]["texts"]
     assert all(text.startswith("#") for text in texts)
     (run.layout.vocabulary).write_text("{")
     with pytest.raises(LoopscopeError, match=r"vocabulary\.json is damaged: remove it"):
         write_report([run.path], tmp_path / "report.html", Bootstrap(resamples=5))
-
-
-@pytest.mark.parametrize("given", [-1, 2.5, "many"])
-def test_a_number_of_questions_that_is_none_is_refused(run, tmp_path, given):
-    with pytest.raises(LoopscopeError, match="lens_questions"):
-        write_report([run.path], tmp_path / "report.html", lens_questions=given)
-    assert np.asarray(list(tmp_path.iterdir())).size == 0

@@ -27,7 +27,7 @@ def test_the_frame_says_what_the_trace_says(run):
 def test_a_notebook_shows_every_token_as_text(run):
     lens = run.question("riddles-1").lens()
     shown = lens._repr_html_()
-    cells = re.findall(r"<td[^>]*>([^<]*)</td>", shown)
+    cells = re.findall(r"<span[^>]*>([^<]*)</span></td>", shown)
     assert len(cells) == lens.frame.height
     assert "<script" not in shown
     assert "\u202e" not in shown

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from loopscope.report.evaluation_set import sets_of
-from loopscope.report.opening import Candidate, finding, leading_update, opening
+from loopscope.report.opening import Candidate, opening
 from loopscope.stats import Estimate, Interval
+from loopscope.studies.summary import finding, leading_update
 
 
 def made_of(synthetic, A, Q, **changes):
@@ -92,4 +93,3 @@ def test_a_finding_counts_what_the_paths_say(read, riddles, synthetic, tmp_path)
         found = finding(updates)
         assert (found.harmful, found.failures) == ((gain < 0).sum(), failures.sum())
         assert found.predicted == (won & failures).sum()
-        assert found.quarter == ((riddles.path(at, 0.25) > 0) & failures).sum()

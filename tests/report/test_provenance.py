@@ -1,6 +1,6 @@
 import pytest
 
-from loopscope.report.provenance import DRAWING, provenance, warnings_of
+from loopscope.report.provenance import provenance, warnings_of
 from loopscope.store import StoredRun
 
 
@@ -17,11 +17,6 @@ def test_a_published_model_needs_no_warning(make):
     assert warnings_of([make("run")]) == []
 
 
-def test_toy_models_are_named_together(make):
-    (line,) = warnings_of([make("a", name="toy-a", toy=True), make("b", name="toy-b", toy=True)])
-    assert line.startswith("toy-a and toy-b are small models")
-
-
 def test_random_weights_are_named_before_anything_else(make):
     lines = warnings_of([make("a", name="toy-a", toy=True), make("b", name="noise", random_weights=True, weights={})])
     assert lines[0] == "noise has random weights. Its numbers describe no trained model."
@@ -30,9 +25,8 @@ def test_random_weights_are_named_before_anything_else(make):
 def test_an_unfinished_run_says_so(make):
     run = make("run")
     run.layout.record(run.units[0]).unlink()
-    (line,) = warnings_of([StoredRun(run.path)], "loopscope report run --output page.html")
+    (line,) = warnings_of([StoredRun(run.path)])
     assert line.startswith("run is unfinished: 0 of 2 questions are measured so far")
-    assert line.endswith("write the page again: `loopscope report run --output page.html`.")
 
 
 def test_every_entry_has_words(make):
@@ -67,33 +61,3 @@ def test_weights_are_said_to_be_what_the_manifest_says(make, synthetic):
         "older": "not recorded: the model was built in Python and no weight file was read; used as float32",
         "random": "none were read: they are random",
     }
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ({"family": "huginn"}, "initial_state 20260904"),
-        ({"family": "retrofit-llama", "weights": {}, "random_weights": True}, "initial_state 20260904"),
-        ({"family": "ouro"}, None),
-        ({"family": "ouro", "weights": {}, "random_weights": True}, None),
-        ({"family": "custom", "weights": {}}, "initial_state 20260904, if the model draws one"),
-        ({"family": "custom", "weights": {"tensors": "0" * 64}}, "initial_state 20260904"),
-    ],
-)
-def test_a_seed_is_named_where_something_is_drawn(make, model, said):
-    """Manifests of older versions name the seed of the initial state whatever the model."""
-    run = make("run", **model)
-    assert run.manifest.seeds == {"initial_state": 20260904}
-    assert entries(run).get("Seeds") == said
-
-
-def test_the_families_that_draw_a_state_are_those_whose_models_do():
-    from loopscope.models.families.registry import build_model
-    from loopscope.models.initial_state import InitialState
-    from loopscope.models.published import PUBLISHED
-
-    one_of = {model.family: model for model in PUBLISHED if model.config}
-    assert set(one_of) > {"ouro", *DRAWING}
-    for family, published in one_of.items():
-        model = build_model(family, published.config)
-        assert isinstance(getattr(model, "initial_state", None), InitialState) == (family in DRAWING)

@@ -3,7 +3,6 @@ import re
 import pytest
 
 from loopscope.report import write_report
-from loopscope.report.pack import unpack
 from loopscope.report.study_pages import compute_tables, missing_tables
 from loopscope.stats import Bootstrap
 from loopscope.studies.records import Records
@@ -32,7 +31,7 @@ def test_a_table_that_is_missing_has_the_reason_that_applies(quick_run):
     assert "mechanism" not in reasons
 
 
-def test_the_page_names_flags(quick_run, tmp_path):
+def test_the_page_names_flags(quick_run, tmp_path, unpack):
     page = write_report([quick_run.path], tmp_path / "report.html", FEW).read_text(encoding="utf-8")
     packed = re.search(r'id="studies">([^<]*)<', page)
     missing = {entry["name"]: entry["reason"] for entry in unpack(packed[1])[1]["missing"]}

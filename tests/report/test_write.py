@@ -9,10 +9,7 @@ import pytest
 
 from loopscope.errors import LoopscopeError
 from loopscope.report import write_report
-from loopscope.report.pack import unpack
 from loopscope.stats import Bootstrap
-from loopscope.store import StoredRun
-from loopscope.studies.conditions import run_labels
 
 FEW = Bootstrap(resamples=20)
 
@@ -34,10 +31,6 @@ def test_the_page_refers_to_nothing_outside(folder):
     assert re.findall(r'(?:src|href)="(?!#)[^"]*"', text) == []
     assert re.findall(r"https?://[^\s\"')]+", text) == ["http://www.w3.org/2000/svg"]
     assert text.count("<script>") == 1
-
-
-def test_missing_folders_are_made(folder):
-    assert write_report([folder / "run"], folder / "deep" / "er" / "report.html", FEW).exists()
 
 
 def test_a_folder_as_output_is_a_users_mistake(folder):
@@ -83,12 +76,7 @@ def test_a_run_without_any_unit_is_a_users_mistake(folder):
         write_report([empty], folder / "x.html", FEW)
 
 
-def test_runs_of_the_same_name_are_numbered(folder):
-    run = StoredRun(folder / "run")
-    assert run_labels([run, run]) == ["run (1)", "run (2)"]
-
-
-def test_runs_that_are_alike_keep_their_own_numbers(tmp_path, synthetic):
+def test_runs_that_are_alike_keep_their_own_numbers(tmp_path, synthetic, unpack):
     made = [synthetic.Made([synthetic.Question("q", ["a"])] * 8, tokens=False, seed=seed) for seed in (1, 2)]
     runs = [synthetic.write_run(tmp_path / name / "run", each) for name, each in zip("ab", made, strict=True)]
     page = write_report([run.path for run in runs], tmp_path / "report.html", FEW).read_text(encoding="utf-8")

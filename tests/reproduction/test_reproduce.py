@@ -13,12 +13,12 @@ import pytest
 
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.batch_policy import BatchPolicy
-from loopscope.measuring.protocols import PROTOCOLS
+from loopscope.measuring.batching import BatchPolicy
+from loopscope.measuring.config import PROTOCOLS
 from loopscope.models.registry import EMBEDDED, parse_name
 from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
 from loopscope.run import Run
-from loopscope.studies.paper import model_names, models, tables
+from loopscope.studies.paper.numbers import model_names, models, tables
 from loopscope.studies.registry import FIGURES, TABLES
 from loopscope.tasks.known_tasks import BENCHMARKS
 
@@ -198,8 +198,8 @@ def _numbers(given: str) -> list[str]:
 
 def test_runs_have_the_batches_and_the_draw_that_a_comparison_asks_for() -> None:
     for run in paper_runs():
-        protocol = PROTOCOLS[run.settings["protocol"]]
-        batch = BatchPolicy.parse(run.settings.get("batch_size", protocol.settings["batch_size"])).size
+        protocol = run.settings["protocol"]
+        batch = BatchPolicy.parse(run.settings.get("batch_size", PROTOCOLS[protocol]["batch_size"])).size
         for task in run.tasks:
             name = task.replace(":", "/")
             asked = {
@@ -210,7 +210,8 @@ def test_runs_have_the_batches_and_the_draw_that_a_comparison_asks_for() -> None
                 and models()[row.setting.model].family in run.model
             }
             assert {setting.batch for setting in asked} <= {batch, None}, run.name
-            assert {setting.initial_state for setting in asked} <= {protocol.initial_state, None}, run.name
+            drawn = "paper" if protocol == "paper" else None
+            assert {setting.initial_state for setting in asked} <= {drawn, None}, run.name
 
 
 def test_studies_of_the_plan_exist_and_all_of_the_papers_are_in_it() -> None:

@@ -47,43 +47,25 @@ def scipy_interval(data, statistic, seed=20260904, resamples=400):
 SETTINGS = Bootstrap(resamples=400)
 
 
-def test_mean_is_scipys_interval(columns):
-    x, _ = columns
-    ours = bootstrap(Mean(x), SETTINGS)
-    assert ours.value == pytest.approx(x.mean(), rel=1e-14)
-    assert (ours.interval.low, ours.interval.high) == pytest.approx(scipy_interval((x,), np.mean), rel=1e-12)
+STATISTICS = {
+    "mean": (lambda x, y: (Mean(x), (x,)), np.mean),
+    "ratio": (lambda x, y: (Ratio(x > 0.3, y > -0.5), (x > 0.3, y > -0.5)), lambda a, b: a.sum() / b.sum()),
+    "spearman": (lambda x, y: (Spearman(x, y), (x, y)), lambda a, b: spearmanr(a, b).statistic),
+    "auroc": (lambda x, y: (Auroc(x, y > 0.4), (x, y > 0.4)), lambda a, b: roc_auc_score(b, a)),
+    **{
+        f"quantile {p}": (lambda x, y, p=p: (Quantile(x, p), (x,)), lambda a, p=p: np.quantile(a, p))
+        for p in (0.0, 0.25, 0.9, 1.0)
+    },
+}
 
 
-def test_ratio_is_scipys_paired_interval(columns):
-    x, y = columns
-    above, below = (x > 0.3).astype(float), (y > -0.5).astype(float)
-    ours = bootstrap(Ratio(above, below), SETTINGS)
-    theirs = scipy_interval((above, below), lambda a, b: a.sum() / b.sum())
-    assert (ours.interval.low, ours.interval.high) == pytest.approx(theirs, rel=1e-12)
-
-
-def test_spearman_with_ties_is_scipys_paired_interval(columns):
-    x, y = columns
-    ours = bootstrap(Spearman(x, y), SETTINGS)
-    theirs = scipy_interval((x, y), lambda a, b: spearmanr(a, b).statistic)
-    assert (ours.interval.low, ours.interval.high) == pytest.approx(theirs, rel=1e-10)
-
-
-def test_auroc_with_ties_is_scikit_learns_on_every_resample(columns):
-    x, y = columns
-    label = y > 0.4
-    ours = bootstrap(Auroc(x, label), SETTINGS)
-    assert ours.value == pytest.approx(roc_auc_score(label, x), rel=1e-14)
-    theirs = scipy_interval((x, label), lambda a, b: roc_auc_score(b, a))
-    assert (ours.interval.low, ours.interval.high) == pytest.approx(theirs, rel=1e-12)
-
-
-@pytest.mark.parametrize("probability", [0.0, 0.25, 0.5, 0.9, 1.0])
-def test_quantile_is_numpys_on_every_resample(columns, probability):
-    x, _ = columns
-    ours = bootstrap(Quantile(x, probability), SETTINGS)
-    theirs = scipy_interval((x,), lambda a: np.quantile(a, probability))
-    assert (ours.interval.low, ours.interval.high) == pytest.approx(theirs, rel=1e-12, abs=1e-12)
+@pytest.mark.parametrize("name", STATISTICS)
+def test_values_and_intervals_are_those_of_scipys_paired_bootstrap(columns, name):
+    make, theirs = STATISTICS[name]
+    statistic, data = make(*columns)
+    ours = bootstrap(statistic, SETTINGS)
+    assert ours.value == pytest.approx(theirs(*data), rel=1e-13)
+    assert (ours.interval.low, ours.interval.high) == pytest.approx(scipy_interval(data, theirs), rel=1e-10, abs=1e-12)
 
 
 def test_block_size_does_not_change_the_draws(monkeypatch):
@@ -160,34 +142,22 @@ def test_impossible_settings_are_refused(settings, message):
         Bootstrap(**settings)
 
 
-class TestCoverage:
-    """1000 data sets each: a 95% interval covers the truth in 93 to 97% of them."""
-
-    sets, n = 1000, 150
-
-    def coverage(self, statistics, truth):
-        estimates = Bootstrap().estimate(statistics)
-        return np.mean([estimate.interval.covers(truth) for estimate in estimates.values()])
-
-    def test_mean(self):
-        data = np.random.default_rng(11).normal(0.3, 2.0, size=(self.sets, self.n))
-        assert 0.93 <= self.coverage({i: Mean(row) for i, row in enumerate(data)}, 0.3) <= 0.97
-
-    def test_share_with_a_random_denominator(self):
-        rng = np.random.default_rng(12)
-        harmful = rng.random((self.sets, self.n)) < 0.7
-        finite_step = harmful & (rng.random((self.sets, self.n)) < 0.4)
-        shares = {i: Ratio(finite_step[i], harmful[i]) for i in range(self.sets)}
-        assert 0.93 <= self.coverage(shares, 0.4) <= 0.97
-
-    def test_token_mean_with_question_clusters(self):
-        rng = np.random.default_rng(13)
-        tokens = rng.integers(20, 200, size=(self.sets, self.n)).astype(float)
-        # Tokens of one question share an effect: resampling tokens would cover far too rarely.
-        question_effect = rng.normal(1.0, 1.0, size=(self.sets, self.n))
-        sums = tokens * question_effect + np.sqrt(tokens) * rng.normal(size=(self.sets, self.n))
-        means = {i: Ratio(sums[i], tokens[i]) for i in range(self.sets)}
-        assert 0.93 <= self.coverage(means, 1.0) <= 0.97
+def test_a_95_percent_interval_covers_the_truth_in_93_to_97_of_100_data_sets():
+    """A thousand data sets each: means, shares with a random denominator, token means with question clusters."""
+    rng, shape = np.random.default_rng(11), (1000, 150)
+    data = rng.normal(0.3, 2.0, size=shape)
+    harmful = rng.random(shape) < 0.7
+    finite_step = harmful & (rng.random(shape) < 0.4)
+    tokens = rng.integers(20, 200, size=shape).astype(float)
+    # Tokens of one question share an effect: resampling tokens would cover far too rarely.
+    sums = tokens * rng.normal(1.0, 1.0, size=shape) + np.sqrt(tokens) * rng.normal(size=shape)
+    for truth, statistics in (
+        (0.3, [Mean(row) for row in data]),
+        (0.4, [Ratio(*pair) for pair in zip(finite_step, harmful, strict=True)]),
+        (1.0, [Ratio(*pair) for pair in zip(sums, tokens, strict=True)]),
+    ):
+        estimates = Bootstrap().estimate(dict(enumerate(statistics))).values()
+        assert 0.93 <= np.mean([estimate.interval.covers(truth) for estimate in estimates]) <= 0.97
 
 
 def test_ratio_is_recomputed_from_whole_questions():

@@ -1,4 +1,5 @@
 import importlib.util
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -78,3 +79,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer.commit(unit, SYNTHETIC.make_tables(writer.manifest, unit))
         writer.finish()
     return path
+
+
+@pytest.fixture
+def copy(tmp_path: Path, undisturbed: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(undisturbed, tmp_path / "run"))

@@ -9,7 +9,7 @@ import numpy as np
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify, predicted_scale
 from loopscope.store import BatchInfo, Dtypes, Manifest, ModelInfo, StoredRun, TaskInfo, ids_sha256, open_or_create
 from loopscope.store.schema import TABLES
-from loopscope.studies.paper import data_hashes, templates
+from loopscope.studies.paper.numbers import data_hashes, templates
 
 GRID_SCALES = np.array(GRID)
 
@@ -165,7 +165,7 @@ def examples(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any
     columns: dict[str, Any] = {
         **identity(task, rows),
         "source_row": rows,
-        "prompt": [f"Question {row}?" for row in rows],
+        "prompt": [f"Question {row} of {task.split}?" for row in rows],
         "n_tokens": token_counts(task, rows),
     }
     if task.kind == "options":

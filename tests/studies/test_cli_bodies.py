@@ -35,7 +35,7 @@ def test_all_tables_and_what_is_missing(run):
     assert "further tables of these runs: " in tables([run])
     written = tables([run], every=True)
     assert "Quarter-step recovery" in written
-    assert "nothing in these runs for: option-responses, refined-optima" in written
+    assert "nothing in these runs for: shared-questions" in written
 
 
 def test_all_tables_as_one_json_document(run):

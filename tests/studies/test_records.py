@@ -117,7 +117,7 @@ def test_two_runs_of_one_folder_name_are_told_apart(tmp_path, synthetic):
     assert [updates.condition.run for updates in records.updates] == ["a/run", "b/run", "other"]
     for updates, slope in zip(records.updates, (0.5, 0.25, 0.125), strict=True):
         assert records.path(updates.condition, 0)[1][-1] == pytest.approx(slope - 1.0)
-        assert records.certificates(updates.condition)["slope"][0][0] == pytest.approx(slope)
+        assert records.other_table("certificates", updates.condition)["slope"][0][0] == pytest.approx(slope)
         assert records.other_table("longer_steps", updates.condition).height == 2
         sweep = next(sweep for sweep in records.sweeps if sweep.condition.same_set(updates.condition))
         assert sweep.utility[0, 1] - sweep.utility[0, 0] == pytest.approx(slope - 1.0)

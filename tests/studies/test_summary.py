@@ -1,47 +1,58 @@
-"""The summary of made-up runs whose counts follow from their slopes and curvatures by hand."""
+"""What is said of made-up runs whose counts follow from their slopes and curvatures by hand."""
 
 import numpy as np
 import pytest
 
-from loopscope.studies.summary import summarise
+from loopscope.studies.summary import Finding, first_finding, run_lines
 
 
-@pytest.fixture
-def run(tmp_path, synthetic):
+def run_of(tmp_path, synthetic, **paths):
+    """A run of one task with these updates."""
+    task = synthetic.Task("sums", {int(name.removeprefix("t")): each for name, each in paths.items()})
+    return synthetic.write_run(tmp_path / "run", [task])
+
+
+def test_the_earliest_clear_decline_leads(tmp_path, synthetic):
     """Forty questions; 3→4 gains, 4→5 and 5→6 harm: half of 4→5 by too long a step, 5→6 by its direction."""
-    half = np.tile([0.2, -0.2], 20)
-    paths = {
-        3: synthetic.Paths.of(np.full(40, 0.5), -0.1),
-        4: synthetic.Paths.of(half, -1.0),
-        5: synthetic.Paths.of(np.full(40, -0.3), -1.0),
-    }
-    return synthetic.write_run(tmp_path / "run", [synthetic.Task("sums", paths)])
-
-
-def test_the_earliest_clear_decline_leads(run):
-    found = summarise(run)
-    assert [update.name for update in found.updates] == ["3→4", "4→5", "5→6"]
-    leading = found.earliest_decline
-    assert leading is found.updates[1]
-    assert (leading.harmful, leading.failures) == (40, 20)
-    assert leading.failure_share.value == 0.5
-    # φ(α) = 0.2 α − α²: the quadratic step α = 0.1 gains 0.01, a quarter of the step loses 0.0125.
-    assert (leading.quadratic_recovered, leading.quarter_recovered) == (20, 0)
-    assert leading.full_gain.value == pytest.approx(-1.0)
-    assert leading.sign_slope.value == 0.5
-    assert leading.sign_quadratic.value == 1.0
-    assert found.lines()[0] == (
-        "loop 4→5 lowered the support of 40 of 40 references (mean change over all: -1.00000 nats a token);"
-        " 20 of these 40 updates"
-        f" (50.0% [{100 * leading.failure_share.interval.low:.1f}, {100 * leading.failure_share.interval.high:.1f}])"
-        " pointed the right way and went too far, and the step that slope and curvature predict recovers 20 of them,"
-        " a quarter of the step 0"
+    paths = synthetic.Paths.of
+    run = run_of(
+        tmp_path,
+        synthetic,
+        t3=paths(np.full(40, 0.5), -0.1),
+        t4=paths(np.tile([0.2, -0.2], 20), -1.0),
+        t5=paths(np.full(40, -0.3), -1.0),
     )
-    assert any(line.startswith("5→6: mean gain -1.30000, 40 of 40 harmful, 0 of them") for line in found.lines())
+    # φ(α) = 0.2 α − α²: the quadratic step α = 0.1 gains 0.01.
+    assert first_finding(run) == Finding("4→5", "solution", questions=40, harmful=40, failures=20, predicted=20)
+    _, heads, *lines = run_lines(run)
+    assert heads.split() == ["task", "update", "n", "mean", "gain", "harmful", "finite-step", "recovered", "(BF16)"]
+    assert [line.split()[-5:] for line in lines] == [
+        ["0", "0", "0", "of", "0"],
+        ["40", "20", "20", "of", "20"],
+        ["40", "0", "0", "of", "0"],
+    ]
+    assert "4→5     40  -1.00000 [" in lines[1]
 
 
-def test_without_a_clear_decline_it_says_so(tmp_path, synthetic):
-    paths = {4: synthetic.Paths.of(np.tile([0.3, -0.3], 10), 0.0)}
-    found = summarise(synthetic.write_run(tmp_path / "run", [synthetic.Task("sums", paths)]))
-    assert found.earliest_decline is None
-    assert found.lines()[0] == "no clear decline at the measured loops 4→5 to 4→5"
+def finding(**changes):
+    counts = {"update": "4→5", "kind": "solution", "questions": 64, "harmful": 58, "failures": 26, "predicted": 25}
+    return Finding(**counts | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "title", "said"),
+    [
+        ({}, "m: loop 4→5 goes too far on 26 of 64 questions", "44.8% of these updates are finite-step failures"),
+        ({"failures": 0}, "m: loop 4→5 goes the wrong way on 58 of 64 questions", "none of these updates starts"),
+        ({"harmful": 0, "failures": 0}, "m: loop 4→5 harms no question", "makes no reference of the 64 questions less"),
+        ({"kind": "options"}, "m: loop 4→5 goes too far", "the right option less likely for 58 of 64 questions"),
+        ({"predicted": 3}, "m: loop 4→5 goes too far", "gains in 3 of these 26."),
+        ({"predicted": None}, "m: loop 4→5 goes too far", "the step is too long."),
+    ],
+)
+def test_a_finding_in_words(changes, title, said):
+    found = finding(**changes)
+    assert found.title("m").startswith(title)
+    assert said in found.sentence()
+    assert found.sentence("Loop 4→5").startswith("Loop 4→5 makes ")
+    assert found.meaning().count(". ") == 1

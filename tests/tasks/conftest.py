@@ -12,9 +12,6 @@ import pytest
 
 from loopscope.models.tokenizer import Tokenizer
 
-# A script for an environment with lm_eval, which --doctest-modules would import.
-collect_ignore = ["lm_eval_figures.py"]
-
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 
 
@@ -37,7 +34,7 @@ def ouro_tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def tiny_llama() -> ModuleType:
-    """tests/tasks/tiny_llama.py, which lm_eval_figures.py uses as well."""
+    """tests/tasks/tiny_llama.py."""
     spec = importlib.util.spec_from_file_location("tiny_llama", Path(__file__).with_name("tiny_llama.py"))
     assert spec
     assert spec.loader

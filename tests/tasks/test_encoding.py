@@ -39,11 +39,6 @@ def test_separate_keeps_the_halves_apart():
     assert given.positions == (1, 2)
 
 
-def test_joint_reads_the_whole_text():
-    words = Words()
-    assert encode_pair(words, "a b", "c d").token_ids == tuple(words.encode("a bc d"))
-
-
 def test_empty_context_leaves_the_first_token_unscored():
     given = encode_pair(Words(), "", "a b c")
     assert given.positions == (0, 1)
@@ -84,20 +79,9 @@ def test_rows_encoded_together_are_as_each_by_itself(split):
     assert len(texts) == len(set(texts)), "no text twice"
 
 
-def test_nothing_is_encoded_before_it_is_asked_for():
-    many = Many()
-    assert EncodedTogether(many, [Row("a", 0, "a", ("b",))], "joint").prefix_ids == (7,)
-    assert many.asked == []
-
-
 def test_target_must_follow_its_position():
     with pytest.raises(ValueError, match="position 0 does not predict token 9"):
         Sequence((1, 2, 3), (0,), (9,))
-
-
-def test_last_token_predicts_nothing():
-    with pytest.raises(ValueError, match="position 2"):
-        Sequence((1, 2, 3), (2,), (3,))
 
 
 def test_nothing_to_predict_is_refused():
@@ -109,9 +93,3 @@ def test_answer_must_be_an_option():
     option = Sequence((1, 2), (0,), (2,))
     with pytest.raises(LoopscopeError, match="x: the answer index 2 is not one of its 2 options"):
         Example("x", 0, "", (option, option), answer=2)
-
-
-def test_prediction_count_sums_the_options():
-    assert (
-        Example("x", 0, "", (Sequence((1, 2, 3), (0, 1), (2, 3)), Sequence((1, 2), (0,), (2,)))).prediction_count == 3
-    )

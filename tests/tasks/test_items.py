@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.items import DataHash, Item
 from loopscope.tasks.known_tasks import BENCHMARKS
-from loopscope.tasks.source_rows import SourceRow
+from loopscope.tasks.load import TextRows
+from loopscope.tasks.source_rows import Item, SourceRow
+from loopscope.tasks.template import builtin_template
 
 
 def normalised(name: str, row: SourceRow) -> Item:
-    return BENCHMARKS[name].columns.read(row, "x")
+    return BENCHMARKS[name].read(row, "x")
 
 
 def row(**fields: Any) -> SourceRow:
@@ -74,21 +75,15 @@ def test_boolq_answer_and_label_are_the_same() -> None:
     ("function", "fields", "complaint"),
     [
         ("gsm8k", {"question": "q"}, "field 'solution' is missing; the row has: question"),
-        ("gsm8k", {"question": "q", "answer": None}, "field 'solution' is missing"),
         ("gsm8k", {"question": "q", "answer": " \n"}, "field 'solution' is empty"),
         ("gsm8k", {"question": "q", "answer": "a\ud83d"}, r"field 'solution' holds a broken character \(\\ud83d\)"),
         ("hellaswag", {**HELLASWAG, "endings": ["a", "\ude00"], "label": 0}, "'endings' holds a broken character"),
         ("gsm8k", {"question": 3, "answer": "a"}, "field 'question' must be text, not a number"),
-        ("math500", {"problem": "q", "solution": ["a"]}, "field 'solution' must be text, not a list"),
         ("hellaswag", {**HELLASWAG, "label": 4}, r"field 'label' is 4, but the row has 4 options \(0 to 3\)"),
-        ("hellaswag", {**HELLASWAG, "label": -1}, "field 'label' is -1"),
-        ("hellaswag", {**HELLASWAG, "label": ""}, "field 'label' must be the number of the right option"),
         ("hellaswag", {**HELLASWAG, "label": True}, "not true/false"),
-        ("hellaswag", {**HELLASWAG, "label": 1.0}, "field 'label' must be the number"),
         ("hellaswag", {**HELLASWAG, "endings": [], "label": 0}, "field 'endings' has 0 entries"),
         ("hellaswag", {**HELLASWAG, "endings": ["a", " "], "label": 0}, "option 1 of 'endings' is empty"),
         ("hellaswag", {**HELLASWAG, "endings": "a", "label": 0}, "must be a list of texts, not text"),
-        ("piqa", {**PIQA, "label": 2}, "the row has 2 options"),
         ("boolq", {**BOOLQ, "answer": "yes"}, "must be the number of the right option"),
         ("arc_challenge", {"question": "q", "choices": CHOICES, "answerKey": "D"}, "answer key 'D' is none of"),
         ("arc_challenge", {"question": "q", "choices": "A", "answerKey": "A"}, "must hold 'label' and 'text'"),
@@ -102,11 +97,6 @@ def test_boolq_answer_and_label_are_the_same() -> None:
             {"question": "q", "choices": [{"label": "A"}] * 2, "answerKey": "A"},
             "'choices.text' must be a list",
         ),
-        (
-            "arc_challenge",
-            {"question": "q", "choices": {"label": ["A", "A"], "text": ["a", "b"]}, "answerKey": "A"},
-            "2 choices with the labels A, A",
-        ),
         ("arc_challenge", {"question": "q", "choices": CHOICES, "answerKey": "A", "id": "\ud800"}, "broken character"),
     ],
 )
@@ -116,15 +106,13 @@ def test_a_bad_row_names_its_place(function: str, fields: dict[str, Any], compla
 
 
 def test_the_data_hash_covers_what_is_asked_and_what_is_right() -> None:
-    def hashed(*items: Item) -> str:
-        digest = DataHash()
-        for item in items:
-            digest.add(item)
-        return digest.hexdigest()
+    def hashed(*rows: SourceRow) -> str:
+        reader = TextRows(builtin_template("piqa"), lambda row: normalised("piqa", row))
+        for each in rows:
+            reader.read(each)
+        return reader.data_hash
 
-    one = normalised("piqa", row(**PIQA, label=0))
-    again = normalised("piqa", SourceRow(6, "elsewhere", {**PIQA, "label": "0", "extra": 1}))
+    one, again = row(**PIQA, label=0), SourceRow(6, "elsewhere", {**PIQA, "label": "0", "extra": 1})
     assert hashed(one) == hashed(again)
-    assert hashed(one) != hashed(normalised("piqa", row(**PIQA, label=1)))
-    assert hashed(one) != hashed(normalised("piqa", row(**{**PIQA, "sol2": "spin"}, label=0)))
-    assert hashed(one, again) != hashed(one)
+    others = row(**PIQA, label=1), row(**{**PIQA, "sol2": "spin"}, label=0)
+    assert len({hashed(one), *map(hashed, others), hashed(one, again)}) == 4

@@ -1,4 +1,4 @@
-"""Summed option log-likelihoods against lm-evaluation-harness's own, on the same weights (lm_eval_figures.py)."""
+"""Summed option log-likelihoods against lm-evaluation-harness's own, on the same weights (lm_eval_figures.json)."""
 
 from __future__ import annotations
 

@@ -188,8 +188,7 @@ def test_rows_and_limits_are_chosen_as_elsewhere(tasks: Path) -> None:
 
 
 def test_a_run_resumes_is_verified_and_shown(checkpoints: dict[bool, Path], tasks: Path, tmp_path: Path) -> None:
-    from loopscope.measuring.rerun import Named
-    from loopscope.measuring.verify import measure_again
+    from loopscope.measuring.verify import Named, measure_again
 
     given: dict[str, Any] = {"transitions": [1], "tokens": True, "device": "cpu", "level": "quick", "num_fewshot": 1,
                              "model_args": "loop=0-1"}  # fmt: skip

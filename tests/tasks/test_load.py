@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from loopscope.tasks.known_tasks import BENCHMARKS
 @pytest.fixture
 def small(jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data directory with a few made-up rows, as if the splits had no more."""
-    monkeypatch.setitem(BENCHMARKS["gsm8k"].splits, "test", 5)  # type: ignore[arg-type]
-    monkeypatch.setitem(BENCHMARKS["gsm8k"].splits, "train", 300)  # type: ignore[arg-type]
+    monkeypatch.setitem(BENCHMARKS["gsm8k"].splits, "test", 5)
+    monkeypatch.setitem(BENCHMARKS["gsm8k"].splits, "train", 300)
     folder = jsonl([{"question": f"{n}+1?", "answer": f"#### {n + 1}"} for n in range(5)], "gsm8k_test.jsonl").parent
     jsonl([{"question": f"{n}+2?", "answer": f"#### {n + 2}"} for n in range(300)], "gsm8k_train.jsonl.gz")
     return folder
@@ -28,18 +27,6 @@ def test_complete_splits_have_the_published_number_of_rows(data_dir: Path, spec:
     assert len(task) == task.source_rows == BENCHMARKS[name].splits[split]
     assert [row.source_row for row in task.rows] == list(range(len(task)))
     assert len({row.id for row in task.rows}) == len(task)
-
-
-def test_the_published_numbers_of_rows() -> None:
-    assert {name: one.splits for name, one in BENCHMARKS.items()} == {
-        "gsm8k": {"test": 1319, "train": 7473},
-        "math500": {"test": 500, "train": 12000},
-        "hellaswag": {"validation": 10042},
-        "arc_challenge": {"test": 1172},
-        "piqa": {"validation": 1838},
-        "boolq": {"validation": 3270},
-        "commonsense_qa": {"validation": 1221, "train": 9741},
-    }
 
 
 @pytest.mark.parametrize(
@@ -69,12 +56,6 @@ def test_the_math_pilot_is_spread_over_the_training_problems(data_dir: Path) -> 
         load_task("math500:train128", data_dir=data_dir, ids=[94])
 
 
-def test_the_data_hash_is_the_splits_and_not_the_selections(data_dir: Path) -> None:
-    whole, part = load_task("piqa", data_dir=data_dir), load_task("piqa", data_dir=data_dir, ids=[3])
-    assert whole.data_hash == part.data_hash
-    assert whole.data_hash != load_task("boolq", data_dir=data_dir).data_hash
-
-
 @pytest.mark.parametrize("spec", ["gsm8k", "GSM8K:test", "gsm-8k"])
 def test_names_may_be_spelled_loosely(small: Path, spec: str) -> None:
     task = load_task(spec, data_dir=small)
@@ -90,7 +71,6 @@ def test_another_number_of_rows_is_refused(jsonl: Callable[..., Path]) -> None:
 def test_ids_and_limit_choose_source_rows(small: Path) -> None:
     task = load_task("gsm8k:train256", data_dir=small, ids=[9, 4, 200], limit=2)
     assert [(row.source_row, row.id) for row in task.rows] == [(4, "train-4"), (9, "train-9")]
-    assert task.describe()["rows"] == "4,9"
 
 
 def test_a_row_beyond_the_subset_is_refused(small: Path) -> None:
@@ -152,11 +132,3 @@ def test_an_embedded_task_is_loaded_like_the_others() -> None:
     assert (task.source, task.spec, task.kind) == ("generated", "arithmetic:test", "solution")
     assert len(load_task("arithmetic_mc:validation", limit=3)) == 3
     assert load_task("arithmetic", limit=3).data_hash != load_task("arithmetic", limit=4).data_hash
-
-
-def test_the_description_is_plain_json(data_dir: Path) -> None:
-    described = load_task("arc_challenge", data_dir=data_dir, limit=10).describe()
-    assert json.loads(json.dumps(described)) == described
-    assert described["count"] == 10
-    assert described["rows"] == "0-9"
-    assert described["source"] == "arc_challenge_test.jsonl.gz"

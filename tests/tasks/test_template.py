@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import json
 import os
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.items import Item
 from loopscope.tasks.known_tasks import BENCHMARKS
+from loopscope.tasks.source_rows import Item
 from loopscope.tasks.template import (
     MOST_TEMPLATE_BYTES,
     Wording,
@@ -48,29 +48,27 @@ def test_hellaswag_brackets_go_and_the_second_half_is_capitalised() -> None:
     assert row.continuations == ("  dry it.", " fold it. away")
 
 
-def test_hellaswag_without_a_second_half_has_no_blank_at_the_end() -> None:
-    row = builtin_template("hellaswag").word(item(("a",), 0, activity_label="Washing", ctx_a="Wet it.", ctx_b=""))
-    assert row.context == "Washing: Wet it."
-
-
-def test_commonsense_qa_lists_options_and_scores_letters() -> None:
-    row = builtin_template("commonsense_qa").word(item(("bed", "sea", "sky", "tea", "ice"), 2, question=" Where? "))
-    assert row.context == "Question: Where?\nA. bed\nB. sea\nC. sky\nD. tea\nE. ice\nAnswer:"
-    assert row.continuations == (" A", " B", " C", " D", " E")
-    assert row.answer == 2
-
-
-def test_boolq_scores_no_and_yes() -> None:
-    row = builtin_template("boolq").word(item(("no", "yes"), 1, passage="Cats purr.", question="do cats purr"))
-    assert row.context == "Cats purr.\nQuestion: do cats purr?\nAnswer:"
-    assert row.continuations == (" no", " yes")
-
-
-@pytest.mark.parametrize(("name", "field"), [("arc_challenge", "question"), ("piqa", "goal")])
-def test_question_and_answer_wording(name: str, field: str) -> None:
-    row = builtin_template(name).word(item(("one", "two"), 0, **{field: "Why?"}))
-    assert row.context == "Question: Why?\nAnswer:"
-    assert row.continuations == (" one", " two")
+@pytest.mark.parametrize(
+    ("name", "fields", "options", "context", "continuations"),
+    [
+        ("hellaswag", {"activity_label": "A", "ctx_a": "b.", "ctx_b": ""}, ("c",), "A: b.", (" c",)),
+        (
+            "commonsense_qa",
+            {"question": " Where? "},
+            ("bed", "sea", "sky"),
+            "Question: Where?\nA. bed\nB. sea\nC. sky\nAnswer:",
+            (" A", " B", " C"),
+        ),
+        ("boolq", {"passage": "P.", "question": "q"}, ("no", "yes"), "P.\nQuestion: q?\nAnswer:", (" no", " yes")),
+        ("arc_challenge", {"question": "Why?"}, ("one", "two"), "Question: Why?\nAnswer:", (" one", " two")),
+        ("piqa", {"goal": "Why?"}, ("one", "two"), "Question: Why?\nAnswer:", (" one", " two")),
+    ],
+)
+def test_the_wording_of_options(
+    name: str, fields: dict[str, str], options: tuple[str, ...], context: str, continuations: tuple[str, ...]
+) -> None:
+    row = builtin_template(name).word(item(options, 0, **fields))
+    assert (row.context, row.continuations, row.answer) == (context, continuations, 0)
 
 
 def test_blanks_and_line_ends_after_an_options_context_go_to_the_options() -> None:
@@ -79,19 +77,15 @@ def test_blanks_and_line_ends_after_an_options_context_go_to_the_options() -> No
     assert row.continuations == (" \n  a",)
 
 
-def test_a_prompt_keeps_its_line_end() -> None:
-    assert builtin_template("own_solution").word(item(prompt="Say\n", solution="a")).context == "Say\n"
-
-
 def test_every_benchmark_has_a_template_of_its_kind() -> None:
     for name, benchmark in BENCHMARKS.items():
         assert builtin_template(name).kind == benchmark.kind
 
 
 def test_the_hash_depends_on_the_wording_and_not_on_comments(tmp_path: Path) -> None:
-    text = (resources.files("loopscope.tasks.templates") / "piqa.toml").read_text()
-    (tmp_path / "same.toml").write_text("# mine\n" + "\n".join(reversed(text.splitlines())))
-    (tmp_path / "other.toml").write_text(text.replace("Answer:", "Reply:"))
+    lines = [f"{key} = {json.dumps(text)}" for key, text in builtin_template("piqa").content.items()]
+    (tmp_path / "same.toml").write_text("\ufeff# mine\n" + "\n".join(reversed(lines)))  # after a byte-order mark
+    (tmp_path / "other.toml").write_text("\n".join(lines).replace("Answer:", "Reply:"))
     original = builtin_template("piqa").hash
     assert read_template(tmp_path / "same.toml").hash == original
     assert read_template(tmp_path / "other.toml").hash != original
@@ -154,12 +148,6 @@ def test_nothing_before_or_in_the_answer_is_an_error() -> None:
         builtin_template("hellaswag").word(item(("[header]", "b"), 0, activity_label="a", ctx_a="b", ctx_b=""))
 
 
-def test_a_byte_order_mark_before_a_template_is_passed_over(tmp_path: Path) -> None:
-    text = (resources.files("loopscope.tasks.templates") / "piqa.toml").read_bytes()
-    (tmp_path / "mine.toml").write_bytes(b"\xef\xbb\xbf" + text)
-    assert read_template(tmp_path / "mine.toml").hash == builtin_template("piqa").hash
-
-
 def test_a_question_is_bounded_with_its_context_once_an_option() -> None:
     template = builtin_template("own_options")
     template.word(item(("a", "b"), 0, context="x" * 400_000))
@@ -179,14 +167,7 @@ def test_steps_run_in_the_order_given() -> None:
     first, second = {"replace": "a", "with": "b"}, {"replace": "b", "with": "c"}
     assert clean("ab", [first, second]) == "cc"
     assert clean("ab", [second, first]) == "bc"
-
-
-def test_a_replaced_text_is_no_pattern() -> None:
     assert clean("x [title] y", [{"replace": " [title]", "with": ". "}]) == "x.  y"
-
-
-def test_no_steps_change_nothing() -> None:
-    assert clean(" x ", ()) == " x "
 
 
 @pytest.mark.parametrize(
@@ -209,10 +190,6 @@ def test_values_go_in_as_they_are(first: str, second: str) -> None:
 def test_conversions_trim_and_capitalise(value: str) -> None:
     assert Wording("{a!t}").fill({"a": value}, "row") == value.strip()
     assert Wording("{a!c}").fill({"a": value}, "row") == value.capitalize()
-
-
-def test_names_are_the_fields_it_needs() -> None:
-    assert Wording("{a} {b!t} {a}").names == {"a", "b"}
 
 
 def test_a_missing_field_names_the_row_and_what_there_is() -> None:

@@ -1,7 +1,7 @@
 """A tiny Llama-style model with weights that any machine can make again.
 
 Weights come from raw PCG64 output, which NumPy keeps fixed, so that figures computed elsewhere on the
-same weights (see lm_eval_figures.py) can be compared with ours without storing a checkpoint.
+same weights (lm_eval_figures.json) can be compared with ours without storing a checkpoint.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import functools
+import inspect
 import os
+import re
 import signal
 import sys
 import threading
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "Begin": {
-        "demo": ("demo", "The embedded models on the embedded tasks: a finding within seconds, and its report."),
+        "demo": ("demo", "A model and texts that ship along: a finding and its report."),
         "measure": ("measure", "Measure tasks with a looped model, into a run directory."),
     },
     "Read runs": {
@@ -38,7 +40,7 @@ COMMANDS = {
         "figures": ("studies", "The paper's figures."),
         "compare": ("studies", "The paper's published numbers next to those of runs."),
         "report": ("studies", "One self-contained interactive page."),
-        "diff": ("diff", "Two runs on the same questions, with intervals and an exit code for CI."),
+        "diff": ("diff", "Two of your runs on the same questions; exit code for CI."),
         "verify": ("verify", "Check a run's files, and measure a sample of it again."),
     },
     "What there is": {
@@ -51,7 +53,7 @@ COMMANDS = {
         "reproduce": ("reproduce", "The paper's runs, tables and figures in one command."),
         "control": ("control", "When to stop and how far to step, at equal cost."),
         "lm-eval": ("lm_eval", "lm-evaluation-harness with a looped model."),
-        "push": ("push", "A run as a data set of the Hugging Face hub, private unless you say otherwise."),
+        "push": ("push", "A run as a (private) data set of the Hugging Face hub."),
     },
 }
 """By heading, the module that has a command, and what `loopscope --help` says of it."""
@@ -93,16 +95,30 @@ class Commands(typer.core.TyperGroup):
 class Command(typer.core.TyperCommand):
     """A command that lists its flags by heading."""
 
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        """The command and its arguments."""
+        names = [param.metavar for param in self.get_params(ctx) if param.param_type_name == "argument"]
+        formatter.write_usage(ctx.command_path, " ".join(["[OPTIONS]", *filter(None, names)]))
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Each heading with its flags, the common ones last."""
         headings: dict[str, list[Any]] = {}
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
                 usual = "Arguments" if param.param_type_name == "argument" else "Options"
-                headings.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
+                heading = getattr(param, "rich_help_panel", None) or usual
+                headings.setdefault(heading, []).append((_plain_type(param, record[0]), record[1]))
         for heading in sorted(headings, key="Options".__eq__):
             with formatter.section(heading):
                 formatter.write_dl(headings[heading])
+
+
+def _plain_type(param: Any, written: str) -> str:
+    """`--limit <int>` as `--limit N`, `--data-dir <str>` as `--data-dir DIR`, `RUN <str>` as `RUN`."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or written)
+    name = param.name.rpartition("_")[2].upper()
+    return re.sub(r"<(\w+).*>$", lambda found: "N" if found[1] in ("int", "float") else name, written)
 
 
 @functools.cache
@@ -111,7 +127,8 @@ def _command(module: str, name: str) -> Any:
     function = getattr(import_module(f"loopscope.cli.{module}"), name.replace("-", "_"))
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     others = {"allow_extra_args": True, "ignore_unknown_options": True} if name == "lm-eval" else {}
-    single.command(name, cls=Command, context_settings=_CONTEXT | others)(function)
+    about = inspect.cleandoc(function.__doc__ or "").partition("\n\nRaises")[0]
+    single.command(name, cls=Command, help=about, context_settings=_CONTEXT | others)(function)
     return typer.main.get_command(single)
 
 

@@ -25,7 +25,7 @@ def control(
         str | None, flag("--heads", "Folder of learned heads; trained on the train split where it has none.")
     ] = None,
     tier: Annotated[
-        str, flag("--tier", "trace, acting (policies act on the model, teacher-forced) or answers (they generate).")
+        str, flag("--tier", "trace, readouts (fit scaled readouts, too) or acting (policies act on the model).")
     ] = "trace",
     model: Annotated[str | None, flag("--model", "The model, where the runs' is code or has moved.")] = None,
     tasks: Annotated[str, flag("--tasks", "The runs' tasks in files, as `measure` was given them.")] = "",
@@ -34,7 +34,7 @@ def control(
     output: Annotated[str | None, flag("--output", "Also draw the figure, into this file.")] = None,
 ) -> None:
     """When to stop and how far to step: rules fitted on train questions, tested on others."""
-    from loopscope.cli.studies import FORMATS
+    from loopscope.cli.flags import FORMATS
     from loopscope.control.runs import control as compare
     from loopscope.errors import LoopscopeError
 
@@ -53,6 +53,7 @@ def control(
         tasks=tasks,
         template=template,
     )
-    sys.stdout.write(getattr(found.table, f"to_{format}")().rstrip("\n") + "\n")
+    for table in (found.table, found.scales) if format == "text" and found.scales.rows else (found.table,):
+        sys.stdout.write(getattr(table, f"to_{format}")().rstrip("\n") + "\n")
     if output is not None:
         typer.echo(found.figure().save(output), err=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from loopscope.cli.flags import flag
-from loopscope.errors import LoopscopeError, setting
+from loopscope.cli.flags import PROGRESS, flag
 
 if TYPE_CHECKING:
     from loopscope.store import StoredRun
@@ -35,45 +35,46 @@ class Plan:
 
 
 PLANS = (
-    Plan("toy-ouro", "stories", (3, 4, 5), tuple(range(1, 7)), 32),
+    Plan("toy-ouro", "stories", (4, 5), tuple(range(1, 7)), 20),
     Plan("toy-ouro", "stories", (3,), tuple(range(1, 6)), 12, "inside=3"),
     Plan("toy-huginn", "stories", (3,), tuple(range(1, 7)), 12),
     Plan("toy-ouro", "arithmetic", (4,), tuple(range(1, 7)), 24),
 )
-"""The first is the one that the summary opens with."""
+"""The first is the one that the finding is about."""
 
 
 def demo(
-    output: Annotated[str, flag("--output", "Folder for the runs and the report.")] = "runs/demo",
-    questions: Annotated[int, flag("--questions", "Questions of each task and model.")] = 0,
+    output: Annotated[str, flag("--output", "Folder for the runs and the report.", metavar="FOLDER")] = "runs/demo",
+    questions: Annotated[
+        int | None, flag("--questions", "Questions of each task and model.", metavar="N", min=1, show_default=False)
+    ] = None,
     everything: Annotated[bool, flag("--all", "Also a nonlinear readout, a second model and a second task.")] = False,
-    progress: Annotated[str, flag("--progress", "How progress is shown.", metavar="auto|bar|plain|none")] = "none",
+    progress: Annotated[str, flag("--progress", "How progress is shown.", choices=PROGRESS)] = "none",
 ) -> None:
     """Measure an embedded model on texts it never saw, say what was found, and write the report; no network."""
-    from loopscope.studies.summary import summarise
+    from loopscope.studies.summary import first_finding, run_lines
 
-    if questions < 0:
-        raise LoopscopeError(f"{setting('questions', questions)} is too small: ask at least 1, or leave it out")
     folder, began = Path(output), time.monotonic()
-    print("toy-ouro, a small looped model that ships with loopscope, on texts that it never saw:", flush=True)
-    runs = []
-    for plan in PLANS if everything else PLANS[:1]:
-        runs.append(_measure(plan, folder, questions, progress))
-        found = summarise(runs[-1])
-        if plan is PLANS[0]:
-            print("\n".join(found.lines()), flush=True)
-            continue
-        print(f"\n{found.model} on {found.task}, {found.questions} questions", *found.lines(), sep="\n  ", flush=True)
+    print("toy-ouro, a small looped model that ships with loopscope, on texts it never saw:\n", flush=True)
+    runs = [_measure(PLANS[0], folder, questions, progress)]
+    found = first_finding(runs[0])
+    print(*textwrap.wrap(f"{found.title('toy-ouro')}. {found.sentence()}", 79), sep="\n", flush=True)
+    runs += [_measure(plan, folder, questions, progress) for plan in (PLANS[1:] if everything else ())]
+    for run in runs:
+        if everything:
+            print(f"\n{run.path.name}")
+        print(*run_lines(run)[1:], sep="\n", flush=True)
     from loopscope.report import write_report
 
     page = write_report([run.path for run in runs], folder / "report.html")
-    print(f"\nreport  {page}  (open it in a browser; nothing is loaded from the network)")
+    print(f"\nreport: {page} (open it in a browser; it loads nothing from the network)")
     if find_spec("matplotlib") is None:
-        print("        without the paper's figures: pip install '.[studies]' in loopscope's folder adds them")
-    print(f"took    {time.monotonic() - began:.0f} s; --all shows where else this holds, and where it does not")
+        print("without the paper's figures: pip install '.[studies]' in loopscope's folder adds them")
+    more = "" if everything else "; --all: where else this holds, and where it does not"
+    print(f"{time.monotonic() - began:.0f} s{more}")
 
 
-def _measure(plan: Plan, folder: Path, questions: int, progress: Any) -> StoredRun:
+def _measure(plan: Plan, folder: Path, questions: int | None, progress: Any) -> StoredRun:
     """One run per model and task, because each has its own number of questions."""
     from loopscope.api import measure_with
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from loopscope.cli.flags import TableFormat, flag
-from loopscope.cli.studies import FORMATS
+from loopscope.cli.flags import FORMATS, TableFormat, flag
 from loopscope.errors import choice
 
 FAILED = 1

@@ -7,41 +7,49 @@ as the text that stands there and checked as flags are: YAML's own reading would
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from loopscope.errors import LoopscopeError, shown
-from loopscope.regular_files import read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+from loopscope.limits import read_text
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
-def flag(name: str, help: str, **rest: Any) -> Any:
-    """A typer option with its environment variable."""
+def flag(name: str, help: str, *, choices: Sequence[str] | Callable[[], Iterable[str]] = (), **rest: Any) -> Any:
+    """A typer option with its environment variable; its choices are shown (unless they are many) and completed."""
     variable = "LOOPSCOPE_" + name.removeprefix("--").replace("-", "_").upper()
-    return typer.Option(name, help=help, envvar=variable, show_envvar=False, **rest)
+    if not callable(choices):
+        rest = {"metavar": "|".join(choices) or None} | rest
+    known = choices if callable(choices) else lambda: choices
+    complete = (lambda incomplete: [each for each in known() if each.startswith(incomplete)]) if choices else None
+    return typer.Option(name, help=help, envvar=variable, show_envvar=False, autocompletion=complete, **rest)
 
 
+def study_names() -> list[str]:
+    """All tables and figures."""
+    from loopscope.studies.registry import FIGURES, TABLES
+
+    return [*TABLES, *FIGURES]
+
+
+FORMATS = ("text", "markdown", "latex", "csv", "json")
+PROGRESS = ("auto", "bar", "plain", "none")
 Runs = Annotated[
     list[str], typer.Argument(metavar="RUN...", help="Run directories or folders of them.", show_default=False)
 ]
-Name = Annotated[str | None, flag("--name", "Only this one; `loopscope studies` lists them.")]
-TableFormat = Annotated[str, flag("--format", "text, markdown, latex, csv or json.")]
+Name = Annotated[str | None, flag("--name", "Only this one; `loopscope studies` lists them.", choices=study_names)]
+TableFormat = Annotated[str, flag("--format", "How tables are written.", choices=FORMATS)]
 Json = Annotated[bool, flag("--json", "One JSON array instead of text.")]
 ModelArgs = Annotated[str, flag("--model-args", "What `mine.py:build` is called with, e.g. ckpt=step900,cores=2.")]
-Device = Annotated[str, flag("--device", "cpu, cuda, cuda:1, mps or auto.")]
-
-
-Progress = Annotated[str, flag("--progress", "How progress is shown.", metavar="auto|bar|plain|none")]
+Device = Annotated[str, flag("--device", "Where the model runs.", metavar="cpu|cuda|cuda:1|mps|auto")]
 PlanFlag = Annotated[bool, flag("--plan", "Say what it would take on this machine, and stop.")]
-PlanSeconds = Annotated[float, flag("--plan-seconds", "How long batches are timed for that.", show_default=False)]
+PlanSeconds = Annotated[
+    float, flag("--plan-seconds", "How long batches are timed for that.", metavar="SECONDS", show_default=False)
+]
 
 
 def with_flags(parameters: list[Parameter]) -> Callable[[Command], Command]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    from loopscope.models.families.registry import families
+    from loopscope.models.families import families
 
     line = _printer(console)
     for family in families().values():
@@ -60,8 +61,8 @@ def list_models(*, as_json: bool = False, console: Console | None = None) -> Non
 
 def model_rows() -> list[dict[str, Any]]:
     """What is listed, as plain values: embedded models, published checkpoints, the user's own."""
-    from loopscope.models.families.registry import families
-    from loopscope.models.published import PUBLISHED, RUN_DTYPE
+    from loopscope.models.families import families
+    from loopscope.models.registry import PUBLISHED, RUN_DTYPE
     from loopscope.models.user_models import user_models
 
     published = [
@@ -104,8 +105,8 @@ def _row(
 
 
 def _embedded_rows() -> list[dict[str, Any]]:
-    from loopscope.models.checkpoint.safetensors import open_checkpoint
-    from loopscope.models.families.registry import detect_family, families
+    from loopscope.models.checkpoint import open_checkpoint
+    from loopscope.models.families import detect_family, families
     from loopscope.models.registry import embedded_models
 
     rows = []
@@ -120,7 +121,7 @@ def _embedded_rows() -> list[dict[str, Any]]:
             family,
             "embedded",
             "inside the package",
-            parameters=sum(entry.elements for key, entry in checkpoint.tensors.items() if key not in uncounted),
+            parameters=sum(math.prod(entry.shape) for key, entry in checkpoint.tensors.items() if key not in uncounted),
             trained_depth=checkpoint.config.get("total_ut_steps") or checkpoint.config.get("mean_recurrence"),
             boundary=families()[family].boundary,
         )

@@ -25,9 +25,9 @@ def _parameter(name: str, field: FieldInfo) -> Parameter:
     option = flag(
         f"--{name.replace('_', '-')}",
         f"{field.description} [{usual}]" if usual and isinstance(usual, str) else str(field.description),
-        metavar=None if switch else "|".join(words) or facts["metavar"],
+        choices=words,
         rich_help_panel=facts["group"],
-        autocompletion=(lambda: list(words)) if words else None,
+        **({} if switch or words else {"metavar": facts["metavar"]}),
         show_default=False,
     )
     default = Parameter.empty if field.is_required() else False if switch else None
@@ -42,12 +42,12 @@ def measure(
 ) -> None:
     """Measure tasks with a looped model, into a run directory. The same command resumes."""
     from loopscope.api import measure_config
-    from loopscope.measuring.checkpoints import configurations
-    from loopscope.measuring.launch import this_launch
+    from loopscope.measuring.loading import configurations
+    from loopscope.measuring.run import this_launch
 
     configured = configurations({name: value for name, value in given.items() if value is not None})
     if plan:
-        from loopscope.measuring.estimate import estimate
+        from loopscope.measuring.progress import estimate
 
         for each in configured:
             print(estimate(each, plan_seconds))

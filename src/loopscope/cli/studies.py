@@ -9,12 +9,11 @@ from typing import Annotated
 
 import typer
 
-from loopscope.cli.flags import Name, Runs, TableFormat, flag
+from loopscope.cli.flags import FORMATS, Name, Runs, TableFormat, flag
 from loopscope.errors import LoopscopeError
 
 MAIN = ("mechanism", "depth-coverage", "scale-prediction", "interventions", "training")
 """What is printed as text where no table is named."""
-FORMATS = ("text", "markdown", "latex", "csv", "json")
 
 
 def tables(
@@ -60,11 +59,11 @@ def render_tables(runs: Sequence[str], name: str | None = None, format: str = "t
 
 def figures(
     runs: Runs,
-    output: Annotated[str, flag("--output", "Folder for the figures.")],
+    output: Annotated[str, flag("--output", "Folder for the figures.", metavar="FOLDER")],
     name: Name = None,
-    format: Annotated[str, flag("--format", "pdf, png or svg.")] = "pdf",
-    width: Annotated[str, flag("--width", "For one or two columns: 3.3 or 6.8 inches.")] = "two",
-    style: Annotated[str | None, flag("--style", "A matplotlib style file, NAME.mplstyle.")] = None,
+    format: Annotated[str, flag("--format", "How figures are written.", choices=("pdf", "png", "svg"))] = "pdf",
+    width: Annotated[str, flag("--width", "For one column or two: 3.3 or 6.8 inches.", choices=("one", "two"))] = "two",
+    style: Annotated[str | None, flag("--style", "A matplotlib style file.", metavar="NAME.mplstyle")] = None,
 ) -> None:
     """The paper's figures, from your own runs."""
     for path in draw_figures(runs, output, name, format, width, style):
@@ -124,9 +123,9 @@ def render_comparison(runs: Sequence[str], name: str | None = None, format: str 
 
 def report(
     runs: Runs,
-    output: Annotated[str, flag("--output", "The HTML file.")] = "report.html",
+    output: Annotated[str, flag("--output", "The HTML file.", metavar="FILE")] = "report.html",
     lens_questions: Annotated[
-        int, flag("--lens-questions", "Of how many questions of a task the page holds the lens.")
+        int, flag("--lens-questions", "Of how many questions of a task the page holds the lens.", metavar="N")
     ] = 500,
     with_command: Annotated[
         bool, flag("--with-command", "Show the command line, paths and arguments of the model, too.")

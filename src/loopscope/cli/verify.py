@@ -30,8 +30,7 @@ def verify(
         LoopscopeError: something was found; it says what mends it.
     """
     from loopscope.measuring.arguments import task_list
-    from loopscope.measuring.rerun import Named, why_not_named
-    from loopscope.measuring.verify import UTILITIES, measure_again
+    from loopscope.measuring.verify import UTILITIES, Named, measure_again, why_not_named
     from loopscope.store import StoredRun
     from loopscope.store import verify as verify_run
 

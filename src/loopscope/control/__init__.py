@@ -5,9 +5,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from loopscope.control.policies import FixedDepth, FixedScale, MarginScaled, ScaledReadout, Taps, ThresholdRule
 from loopscope.control.policy import Decision, Policy, Seen
-from loopscope.control.rules import ThresholdRule
-from loopscope.control.scales import FixedDepth, FixedScale, MarginScaled, ScaledReadout, Taps
 
 __all__ = [
     "Decision",

@@ -16,7 +16,7 @@ Shapes: B rows, S positions, D hidden width, V vocabulary, R positions, K key-va
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,12 +32,11 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.exit_gate import exit_gate_of
 from loopscope.models.generate import can_cache
-from loopscope.models.layers.cache import KeysValues, KeyValueCache
-from loopscope.models.layers.mask import AttentionContext, seen_in_cache
+from loopscope.models.layers.mask import AttentionContext, KeysValues, KeyValueCache, seen_in_cache
 from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.walk import Walk, read
 from loopscope.readout.softmax import log_probability
-from loopscope.tasks.encoding import Example
+from loopscope.tasks.encoding import Example, Sequence
 
 ReadAt = Callable[[Tensor, Tensor], Tensor]
 """Logits [R, V] of a state at positions [R, 2] of (row, position)."""
@@ -165,8 +164,7 @@ class Acted:
 
     def logits(self, where_N2: Tensor) -> Tensor:
         """What is read at positions, [N, V]."""
-        row_N, place_N = where_N2.to(self.omega_BS.device).unbind(1)
-        omega_N = self.omega_BS[row_N, place_N]
+        omega_N = self.omega_BS[*where_N2.to(self.omega_BS.device).T]
         if not bool(omega_N.any()):
             return self._read_at(self.state_BSD, where_N2)
         reference = self._reference_BSD
@@ -187,42 +185,38 @@ class Acted:
 
     def _decide(self, depth: int, made: Tensor, memory: Any) -> None:
         """The policy's decision, carried out."""
-        before, going_BS = self.state_BSD, ~self._stopped_BS
-        row_R, place_R = self._where_R2.unbind(1)
+        before, at = self.state_BSD, self._where_R2.unbind(1)
+        going_R = ~self._stopped_BS[at]
 
         def logits(wanted: int) -> Tensor:
             """After a loop, [R, V]; every position that is still on its way is charged a check."""
             if wanted not in self._logits:
                 self._logits = {known: z for known, z in self._logits.items() if known >= depth - 1}
                 self._logits[wanted] = self._read_at(made if wanted == depth else before, self._where_R2).float()
-                self.checks_BS += going_BS
+                self.checks_BS[at] += going_R
             return self._logits[wanted]
 
-        def spread(value: Any, dtype: torch.dtype, fill: float) -> Tensor:
-            spread_BS = torch.full(going_BS.shape, fill, dtype=dtype, device=made.device)
-            spread_BS[row_R, place_R] = torch.as_tensor(value, dtype=dtype, device=made.device)
-            return spread_BS
+        def each(value: Any, dtype: torch.dtype) -> Tensor:
+            return torch.as_tensor(value, dtype=dtype, device=made.device).expand(len(going_R))
 
-        gate = self._gate
-        chance = None if gate is None else torch.sigmoid(gate.logits(made, None)[row_R, place_R]).float()
-        known = [state for state in (made, before, self._before_BSD) if state is not None]
-        states = [state[row_R, place_R].float() for state in known]
+        chance = None if self._gate is None else torch.sigmoid(self._gate.logits(made, None)[at]).float()
+        states = [state[at].float() for state in (made, before, self._before_BSD) if state is not None]
         seen = LiveSignals(depth, states, logits, chance).seen()
-        decision = decision_of(self._policy, seen, memory, len(self._where_R2))
-        scale_BS = torch.where(going_BS, spread(decision.scale, made.dtype, 1.0), torch.ones_like(made[..., 0]))
-        scaled_BS, was_read = scale_BS != 1, depth in self._logits
-        if bool(scaled_BS.any()):
-            between = before + scale_BS[..., None] * (made - before)
-            made = torch.where(scaled_BS[..., None], between, made)
+        decision = decision_of(self._policy, seen, memory, len(going_R))
+        scale_R = torch.where(going_R, each(decision.scale, made.dtype), 1.0)
+        scaled_R, was_read = scale_R != 1, depth in self._logits
+        if bool(scaled_R.any()):
+            made = made.clone()
+            between_RD = before[at] + scale_R[:, None] * (made[at] - before[at])
+            made[at] = torch.where(scaled_R[:, None], between_RD, made[at])
             self._logits.pop(depth, None)  # they were those of the full step
         self._before_BSD, self.state_BSD = before, made
-        stops_BS = going_BS if depth == self._loops else torch.zeros_like(going_BS)
-        if depth >= self._policy.earliest:
-            stops_BS = stops_BS | (going_BS & spread(decision.stop, torch.bool, False))
+        stops_R = going_R & each(decision.stop, torch.bool) & (depth >= self._policy.earliest)
+        stops_R = going_R if depth == self._loops else stops_R
         if was_read:
-            self.checks_BS -= (stops_BS & ~scaled_BS).long()  # these logits are the answer's
-        self.omega_BS = torch.where(stops_BS, spread(decision.omega, torch.float32, 0.0), self.omega_BS)
-        self._stopped_BS = self._stopped_BS | stops_BS
+            self.checks_BS[at] -= (stops_R & ~scaled_R).long()  # these logits are the answer's
+        self.omega_BS[at] = torch.where(stops_R, each(decision.omega, torch.float32), self.omega_BS[at])
+        self._stopped_BS[at] |= stops_R
 
 
 def act_on(model: LoopedModel, batch: Batch, policy: Policy, loops: int, dtype: torch.dtype | None = None) -> Acted:
@@ -245,42 +239,42 @@ def act_on(model: LoopedModel, batch: Batch, policy: Policy, loops: int, dtype: 
 class Questions(Positions):
     """The reference positions of encoded questions, in the order of a trace of them."""
 
-    examples: tuple[Example, ...]
+    sequences: tuple[tuple[int, Sequence], ...]
+    """Every sequence with the source row of its question."""
 
     @classmethod
-    def of(cls, examples: Sequence[Example]) -> Questions:
+    def of(cls, examples: Iterable[Example]) -> Questions:
         """Those of examples of one task."""
-        sequences = [(number, sequence) for number, one in enumerate(examples) for sequence in one.sequences]
-        lengths = [len(sequence.positions) for _, sequence in sequences]
-        question_S = np.array([number for number, _ in sequences], dtype=np.int64)
-        right = [
-            one.answer in (None, option) for one in examples for option in range(len(one.sequences))
-        ]  # of solutions every sequence
+        examples = list(examples)
+        found = [
+            # Of solutions every sequence is the right one.
+            (number, example.answer in (None, option), example.source_row, sequence)
+            for number, example in enumerate(examples)
+            for option, sequence in enumerate(example.sequences)
+        ]
+        question_S = np.array([number for number, *_ in found], dtype=np.int64)
+        lengths = [len(sequence.positions) for *_, sequence in found]
         return cls(
             question_R=np.repeat(question_S, lengths),
-            sequence_R=np.repeat(np.arange(len(sequences)), lengths),
-            target_R=np.concatenate([np.asarray(sequence.targets, dtype=np.int64) for _, sequence in sequences]),
+            sequence_R=np.repeat(np.arange(len(found)), lengths),
+            target_R=np.concatenate([np.asarray(sequence.targets, dtype=np.int64) for *_, sequence in found]),
             question_S=question_S,
-            right_S=np.array(right),
+            right_S=np.array([right for _, right, *_ in found]),
             ids=tuple(one.id for one in examples),
             is_options=examples[0].answer is not None,
-            examples=tuple(examples),
+            sequences=tuple((row, sequence) for *_, row, sequence in found),
         )
 
     def batches(self, device: torch.device) -> Iterator[tuple[Batch, Tensor, Any]]:
         """Sequences of about one length, where in them references are predicted, [N, 2], and which positions, [N]."""
-        sequences = [(one.source_row, sequence) for one in self.examples for sequence in one.sequences]
-        starts = np.cumsum([0, *(len(sequence.positions) for _, sequence in sequences)])
-        order = np.argsort([len(sequence.token_ids) for _, sequence in sequences], kind="stable")
+        order = np.argsort([len(sequence.token_ids) for _, sequence in self.sequences], kind="stable")
         for first in range(0, len(order), BATCH):
             chosen = order[first : first + BATCH].tolist()
-            batch = Batch.from_rows(
-                [list(sequences[i][1].token_ids) for i in chosen], source_rows=[sequences[i][0] for i in chosen]
-            )
-            rows = np.repeat(np.arange(len(chosen)), [len(sequences[i][1].positions) for i in chosen])
-            places = np.concatenate([sequences[i][1].positions for i in chosen])
-            where_N2 = torch.from_numpy(np.stack([rows, places], axis=1).astype(np.int64)).to(device)
-            yield batch.to(device), where_N2, np.concatenate([np.arange(starts[i], starts[i + 1]) for i in chosen])
+            rows, sequences = zip(*(self.sequences[i] for i in chosen), strict=True)
+            batch = Batch.from_rows([list(sequence.token_ids) for sequence in sequences], source_rows=list(rows))
+            places = [(row, place) for row, sequence in enumerate(sequences) for place in sequence.positions]
+            at_N = np.concatenate([np.flatnonzero(self.sequence_R == i) for i in chosen])
+            yield batch.to(device), torch.tensor(places, dtype=torch.int64, device=device), at_N
 
 
 def readout_dtype(model: LoopedModel) -> torch.dtype | None:
@@ -291,49 +285,42 @@ def readout_dtype(model: LoopedModel) -> torch.dtype | None:
 @torch.no_grad()
 def act(model: LoopedModel, questions: Questions, policy: Policy, loops: int) -> Exits:
     """What a policy does with the references of a task, up to `loops` loops."""
-    columns = {name: np.zeros(len(questions)) for name in ("depth", "checks", "log_prob", "correct", "omega")}
+    found = {name: np.zeros(len(questions)) for name in ("depth", "checks", "omega", "log_prob", "correct")}
     for batch, where_N2, at_N in questions.batches(model.device):
         acted = act_on(model, batch, policy, loops, readout_dtype(model))
         targets_N = torch.from_numpy(questions.target_R[at_N]).to(model.device)
-        for part in range(0, len(at_N), CHUNK):
-            here, target_N = where_N2[part : part + CHUNK], targets_N[part : part + CHUNK]
-            z_NV = acted.logits(here).double()
-            found = {
-                "log_prob": log_probability(z_NV, target_N),
-                "correct": z_NV.argmax(-1) == target_N,
-                "depth": acted.loops_BS[*here.T],
-                "checks": acted.checks_BS[*here.T],
-                "omega": acted.omega_BS[*here.T],
-            }
-            for name, values in found.items():
-                columns[name][at_N[part : part + CHUNK]] = values.cpu().numpy()
-    depth_R, checks_R = (columns[name].astype(np.int64) for name in ("depth", "checks"))
-    ones_R = np.ones(len(questions))
-    return Exits(depth_R, checks_R, columns["log_prob"], columns["correct"], ones_R, columns["omega"])
+        for here in torch.arange(len(at_N)).split(CHUNK):
+            where, target_N = where_N2[here], targets_N[here]
+            z_NV = acted.logits(where).double()
+            counts = (grid[*where.T] for grid in (acted.loops_BS, acted.checks_BS, acted.omega_BS))
+            values = (*counts, log_probability(z_NV, target_N), z_NV.argmax(-1) == target_N)
+            for column, value in zip(found.values(), values, strict=True):
+                column[at_N[here]] = value.cpu().numpy()
+    depth_R, checks_R = (found[name].astype(np.int64) for name in ("depth", "checks"))
+    return Exits(depth_R, checks_R, found["log_prob"], found["correct"], np.ones(len(questions)), found["omega"])
 
 
 @torch.no_grad()
 def measure_lines(
-    model: LoopedModel, questions: Questions, pairs: Sequence[tuple[int, int]], omega_J: Sequence[float]
+    model: LoopedModel, questions: Questions, pairs: Iterable[tuple[int, int]], omega_J: Iterable[float]
 ) -> dict[Line, LineValues]:
     """The log probabilities of references along scaled readouts k > R and their controls, for every pair (k, R)."""
+    pairs, omega_J = sorted(pairs), np.asarray(list(omega_J))
     lines = [Line(direction, k, depth) for k, depth in pairs for direction in ("chord", "orthogonal")]
     lines += [Line("temperature", None, depth) for depth in sorted({depth for _, depth in pairs})]
     found = {line: np.zeros((len(questions), len(omega_J))) for line in lines}
-    deepest = max(depth for _, depth in pairs)
     for batch, where_N2, at_N in questions.batches(model.device):
-        walk, logits = Walk.of(model, batch), {}
-        for depth in range(deepest + 1):
-            if depth in {end for pair in pairs for end in pair}:
-                logits[depth] = walk.to(depth).read(where_N2, readout_dtype(model))
+        walk = Walk.of(model, batch)
+        ends = sorted({end for pair in pairs for end in pair})
+        logits = {depth: walk.to(depth).read(where_N2, readout_dtype(model)) for depth in ends}
         target_N = torch.from_numpy(questions.target_R[at_N]).to(model.device)
-        for line in lines:
+        for line, column in found.items():
             reference_NV = None if line.reference is None else logits[line.reference]
-            for place, omega in enumerate(omega_J):
-                omega_N = torch.full((len(at_N),), float(omega), device=model.device, dtype=logits[line.depth].dtype)
+            for place, omega in enumerate(omega_J.tolist()):
+                omega_N = torch.full_like(target_N, omega, dtype=torch.float32)
                 z_NV = beyond(logits[line.depth], reference_NV, omega_N, line.direction).double()
-                found[line][at_N, place] = log_probability(z_NV, target_N).cpu().numpy()
-    return {line: LineValues(np.asarray(omega_J, dtype=np.float64), values) for line, values in found.items()}
+                column[at_N, place] = log_probability(z_NV, target_N).cpu().numpy()
+    return {line: LineValues(omega_J, column) for line, column in found.items()}
 
 
 @torch.no_grad()

@@ -18,86 +18,81 @@ residuals u_ij − ū_i − ū_j + ū (times √(J/(J−1)), the size they had b
 rows for every j by itself, and the same oracle chooses again. What a ceiling has above its null is structure; a ceiling
 below its null shows none.
 
-Shapes: R reference positions, Q questions, N rows of either kind, J choices.
+Shapes: R reference positions, Q questions, T loops, N rows of either kind, J choices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 
+from loopscope.control.fitted_scale import Curve, between_depths
 from loopscope.control.offline import FREE, Costs, Result, fit, follow, random_permutation, score
+from loopscope.control.policies import RULES, FixedDepth, FixedScale, MarginScaled, ScaledReadout, ThresholdRule
 from loopscope.control.policy import Policy
-from loopscope.control.rules import RULES, ThresholdRule
-from loopscope.control.scales import FixedDepth, FixedScale, MarginScaled, ScaledReadout
-from loopscope.control.trace import SCALES, Floats, Ints, Line, LineValues, Trace, interpolation_weights
+from loopscope.control.trace import SCALES, Floats, Ints, Trace, interpolation_weights
 from loopscope.errors import LoopscopeError, setting
 from loopscope.path import predicted_scale
 
-Per = Literal["token", "question"]
 SHUFFLES = 20
-SEED = 0
 
 
 @dataclass(frozen=True)
-class Ceiling:
-    """One oracle on one trace.
+class Tested:
+    """One policy, frozen, or an oracle, on the test questions.
 
     Attributes:
-        name: "best depth", "endpoint", "five scales" or "quadratic".
-        per: what it chooses for.
-        utility_Q: what it gets, by question.
-        base_Q: what the best single choice for all of them gets on these very rows, by question.
-        loops_Q: mean loops that it needs.
-        null: what the same oracle gains over `base_Q` on shuffled residuals, the mean; None for the quadratic one,
+        name: what tables call it.
+        kind: "depth" (a fixed one), "rule", "scale", "readout" or "ceiling".
+        policy: as it was tested; None for an oracle.
+        result: its worth.
+        others: utilities that it is compared with, by question: "random", the permutation of its exits; "line", fixed
+            depths at its cost; "trace", its own over the trace, where it acts on the model; "single", the best choice
+            for all, of what an oracle chooses from.
+        null: what the same oracle gains over "single" on shuffled residuals, the mean; None for the quadratic one,
             which does not choose by the utility.
     """
 
     name: str
-    per: Per
-    utility_Q: Floats
-    base_Q: Floats
-    loops_Q: Floats
-    null: float | None
+    kind: str
+    policy: Policy | None
+    result: Result
+    others: dict[str, Floats] = field(default_factory=dict)
+    null: float | None = None
 
 
-def depth_ceilings(trace: Trace, floor: int = 1, last: int | None = None) -> Iterator[Ceiling]:
+def depth_ceilings(trace: Trace, floor: int = 1, last: int | None = None, costs: Costs = FREE) -> Iterator[Tested]:
     """The best depth, by token (of solutions) and by question."""
-    last = trace.loops if last is None else min(last, trace.loops)
-    depths = np.arange(floor, last + 1)
+    depths = np.arange(floor, (last or trace.loops) + 1)
     by_token_RJ = np.stack([trace.log_prob(int(depth)) for depth in depths], axis=1)
-    yield from _ceilings("best depth", trace, by_token_RJ, depths)
+    yield from _ceilings("best depth", trace, by_token_RJ, depths, costs)
 
 
-def step_ceilings(trace: Trace, depth: int) -> Iterator[Ceiling]:
+def step_ceilings(trace: Trace, depth: int, costs: Costs = FREE) -> Iterator[Tested]:
     """Endpoint, five scales and quadratic of the step to one loop, by token (of solutions) and by question."""
-    five_RJ = trace.scaled(depth)
-    loops_J = np.full(len(SCALES), depth)
-    yield from _ceilings("endpoint", trace, five_RJ[:, [0, -1]], loops_J[:2])
-    yield from _ceilings("five scales", trace, five_RJ, loops_J)
+    five_RJ, loops_J = trace.scaled(depth), np.full(len(SCALES), depth)
+    yield from _ceilings("endpoint", trace, five_RJ[:, [0, -1]], loops_J[:2], costs)
+    yield from _ceilings("five scales", trace, five_RJ, loops_J, costs)
     if trace.is_options or "v_reference" not in trace.columns:
         return  # A and Q of the joint utility are not sums over tokens
     A_R, Q_R = coefficients(trace, depth)
-    for per in ("token", "question"):
-        scale_R = np.asarray(predicted_scale(A_R, Q_R))
-        if per == "question":
-            scale_R = np.asarray(predicted_scale(trace.mean(A_R), trace.mean(Q_R)))[trace.question_R]
+    by_question_R = np.asarray(predicted_scale(trace.mean(A_R), trace.mean(Q_R)))[trace.question_R]
+    base_Q, loops_Q = trace.utility(five_RJ[:, _best(trace, five_RJ)]), np.full(trace.questions, float(depth))
+    for per, scale_R in (("token", np.asarray(predicted_scale(A_R, Q_R))), ("question", by_question_R)):
         utility_Q = trace.utility((np.stack(interpolation_weights(scale_R), axis=1) * five_RJ).sum(axis=1))
-        base_Q = trace.utility(five_RJ[:, _best(trace, five_RJ)])
-        yield Ceiling("quadratic", per, utility_Q, base_Q, np.full(trace.questions, float(depth)), None)
+        yield _ceiling(f"quadratic by {per}", utility_Q, base_Q, loops_Q, costs, None)
 
 
 def coefficients(trace: Trace, depth: int) -> tuple[Floats, Floats]:
     """A and Q of the step to a loop, for every token of an affine readout."""
-    columns = (trace.columns[name][:, depth - 1].astype(np.float64) for name in ("v_reference", "mean_v", "var_v"))
-    reference_R, mean_R, variance_R = columns
+    names = ("v_reference", "mean_v", "var_v")
+    reference_R, mean_R, variance_R = (trace.columns[name][:, depth - 1].astype(np.float64) for name in names)
     return reference_R - mean_R, -0.5 * variance_R
 
 
-def shuffled_gain(utility_NJ: Floats, weight_N: Floats, shuffles: int = SHUFFLES, seed: int = SEED) -> float:
+def shuffled_gain(utility_NJ: Floats, weight_N: Floats, seed: int = 0) -> float:
     """What the best choice of every row has over the best choice for all of them, on shuffled residuals; the mean."""
     rows_N1 = utility_NJ.mean(axis=1, keepdims=True)
     choices_1J = utility_NJ.mean(axis=0, keepdims=True)
@@ -106,61 +101,31 @@ def shuffled_gain(utility_NJ: Floats, weight_N: Floats, shuffles: int = SHUFFLES
     generator = np.random.default_rng(seed)
     share_N = weight_N / weight_N.sum()
     gains = []
-    for _ in range(shuffles):
-        mixed_NJ = generator.permuted(residual_NJ, axis=0)
-        mixed_NJ += choices_1J
+    for _ in range(SHUFFLES):
+        mixed_NJ = generator.permuted(residual_NJ, axis=0) + choices_1J
         gains.append(float(share_N @ mixed_NJ.max(axis=1) - (share_N @ mixed_NJ).max()))
     return float(np.mean(gains))
 
 
-def _ceilings(name: str, trace: Trace, by_token_RJ: Floats, loops_J: Ints) -> Iterator[Ceiling]:
+def _ceilings(name: str, trace: Trace, by_token_RJ: Floats, loops_J: Ints, costs: Costs) -> Iterator[Tested]:
     by_question_QJ = np.stack([trace.utility(column) for column in by_token_RJ.T], axis=1)
-    best = _best(trace, by_token_RJ)
-    base_Q = by_question_QJ[:, best]
+    base_Q = by_question_QJ[:, _best(trace, by_token_RJ)]
     if not trace.is_options:
-        chosen_R = by_token_RJ.argmax(axis=1)
-        weight_R = 1 / np.bincount(trace.question_R)[trace.question_R]
-        yield Ceiling(
-            name,
-            "token",
-            trace.utility(by_token_RJ.max(axis=1)),
-            base_Q,
-            trace.mean(loops_J[chosen_R]),
-            shuffled_gain(by_token_RJ, weight_R),
-        )
-    yield Ceiling(
-        name,
-        "question",
-        by_question_QJ.max(axis=1),
-        base_Q,
-        loops_J[by_question_QJ.argmax(axis=1)].astype(np.float64),
-        shuffled_gain(by_question_QJ, np.ones(trace.questions)),
-    )
+        loops_Q = trace.mean(loops_J[by_token_RJ.argmax(axis=1)])
+        null = shuffled_gain(by_token_RJ, 1 / np.bincount(trace.question_R)[trace.question_R])
+        yield _ceiling(f"{name} by token", trace.utility(by_token_RJ.max(axis=1)), base_Q, loops_Q, costs, null)
+    loops_Q = loops_J[by_question_QJ.argmax(axis=1)].astype(np.float64)
+    null = shuffled_gain(by_question_QJ, np.ones(trace.questions))
+    yield _ceiling(f"{name} by question", by_question_QJ.max(axis=1), base_Q, loops_Q, costs, null)
+
+
+def _ceiling(name: str, utility_Q: Floats, base_Q: Floats, loops_Q: Floats, costs: Costs, null: float | None) -> Tested:
+    result = Result(utility_Q, np.full(len(utility_Q), np.nan), loops_Q, costs(loops_Q))
+    return Tested(f"oracle: {name}", "ceiling", None, result, {"single": base_Q}, null)
 
 
 def _best(trace: Trace, by_token_RJ: Floats) -> int:
     return int(np.argmax([trace.utility(column).mean() for column in by_token_RJ.T]))
-
-
-@dataclass(frozen=True)
-class Tested:
-    """One policy, frozen, on the test questions.
-
-    Attributes:
-        policy: as it was tested; None for an oracle.
-        kind: "depth" (a fixed one), "rule", "scale", "readout" or "ceiling".
-        result: its worth.
-        others: utilities that it is compared with, by question: "random", the permutation of its exits; "line", fixed
-            depths at its cost; "trace", its own over the trace, where it acts on the model.
-        ceiling: what an oracle found.
-    """
-
-    name: str
-    kind: str
-    policy: Policy | None
-    result: Result
-    others: dict[str, Floats] = field(default_factory=dict)
-    ceiling: Ceiling | None = None
 
 
 @dataclass(frozen=True)
@@ -172,14 +137,18 @@ class Comparison:
         best: the best fixed depth of the train questions.
         target: the cost to which rules were fitted.
         costs: of loops and checks.
-        line: the utility of fixed depths at the cost of a result, by question.
+        depths: utilities after every loop, of the train and of the test questions, [Q, T].
     """
 
     tested: tuple[Tested, ...]
     best: Tested
     target: float
     costs: Costs
-    line: Callable[[Result], Floats]
+    depths: tuple[Floats, Floats]
+
+    def line(self, result: Result) -> Floats:
+        """The utility of fixed depths at the cost of a result, by question."""
+        return between_depths(*self.depths, float(result.cost_Q.mean()) - self.costs.outside)
 
 
 def compare(
@@ -209,17 +178,18 @@ def compare(
     if floor > last:
         raise LoopscopeError(f"{setting('floor', floor)} is beyond loop {last}, the last of the trace")
     fixed = [FixedDepth(depth) for depth in range(1, last + 1)]
-    depths = [Tested(each.name, "depth", each, score(follow(each, test), test, costs)) for each in fixed]
-    on_train = [score(follow(each, train), train, costs) for each in fixed]
-    best = int(np.argmax([result.utility_Q.mean() for result in on_train]))
-    aim = float(on_train[best].cost_Q.mean()) if target is None else target
-    line = fixed_line(on_train, [entry.result for entry in depths], costs)
-    tested = [*depths]
+    tested = [Tested(each.name, "depth", each, score(follow(each, test), test, costs)) for each in fixed]
+    train_QT, test_QT = (
+        np.stack([trace.utility(trace.log_prob(each.depth)) for each in fixed], axis=1) for trace in (train, test)
+    )
+    best = int(np.argmax(train_QT.mean(axis=0)))
+    aim = costs(best + 1.0) if target is None else target
+    found = Comparison((), tested[best], aim, costs, (train_QT, test_QT))
 
     def test_on(policy: Policy, kind: str, *limits: int) -> None:
         exits = follow(policy, test, *limits)
         result = score(exits, test, costs)
-        others = {"line": line(result)}
+        others = {"line": found.line(result)}
         if kind != "readout":
             others["random"] = random_permutation(exits, test, costs).utility_Q
         tested.append(Tested(policy.name, kind, policy, result, others))
@@ -227,57 +197,35 @@ def compare(
     for rule in published(train, gate_budget) if policies is None else policies:
         fitted = fit(rule, train, aim, costs, floor, last) if isinstance(rule, ThresholdRule) else rule
         test_on(fitted, "rule", floor, last)
-    ceilings = list(depth_ceilings(test, floor, last))
+    ceilings = list(depth_ceilings(test, floor, last, costs))
     step = update_of(train, test, update)
     if step is not None:
-        worth = [train.utility(column).mean() for column in train.scaled(step).T]
-        test_on(FixedScale(SCALES[int(np.argmax(worth))], step, stop=True), "scale")
-        ceilings += step_ceilings(test, step)
+        test_on(FixedScale(SCALES[_best(train, train.scaled(step))], step, stop=True), "scale")
+        ceilings += step_ceilings(test, step, costs)
     for readout in fitted_readouts(train):
         test_on(readout, "readout")
-    nothing = np.full(test.questions, np.nan)
-    for found in ceilings:
-        result = Result(found.utility_Q, nothing, found.loops_Q, costs(found.loops_Q))
-        tested.append(Tested(f"oracle: {found.name} by {found.per}", "ceiling", None, result, ceiling=found))
-    return Comparison(tuple(tested), depths[best], aim, costs, line)
-
-
-def fixed_line(train: Sequence[Result], test: Sequence[Result], costs: Costs) -> Callable[[Result], Floats]:
-    """The utility of mixing fixed depths at the cost of a result, by question.
-
-    Tokens take one of two neighbouring depths at random; beyond the best depth of the train questions, that one.
-    """
-    means = [result.utility_Q.mean() for result in train]
-    best_T = [int(np.argmax(means[: depth + 1])) for depth in range(len(means))]
-
-    def at(result: Result) -> Floats:
-        place = float(np.clip(result.cost_Q.mean() - costs.outside - 1, 0, len(test) - 1))
-        low, high = best_T[int(place)], best_T[min(int(place) + 1, len(test) - 1)]
-        share = place - int(place)
-        return (1 - share) * test[low].utility_Q + share * test[high].utility_Q
-
-    return at
+    return replace(found, tested=(*tested, *ceilings))
 
 
 def fitted_readouts(train: Trace) -> Iterator[ScaledReadout]:
-    """At every depth with known lines the scaled readouts of the best utility on the train questions, and controls."""
-    by_kind: dict[tuple[int, str], dict[Line, LineValues]] = {}
+    """Along every known line the scaled readout of the best utility on the train questions, and by the margin."""
     for line, values in train.lines.items():
-        by_kind.setdefault((line.depth, line.direction), {})[line] = values
-    for (depth, direction), lines in sorted(by_kind.items()):
-        yield _best_readout(train, ScaledReadout(depth, direction=next(iter(lines)).direction), lines)
-        if direction == "chord":
-            yield _best_readout(train, MarginScaled(depth), lines)
+        for kind in (ScaledReadout, MarginScaled) if line.direction == "chord" else (ScaledReadout,):
+            share_R = 1 - train.signal("margin", line.depth) if kind is MarginScaled else 1.0
+            worth = [train.utility(values.at(omega * share_R)).mean() for omega in values.omega_J]
+            omega = float(values.omega_J[int(np.argmax(worth))])
+            yield kind(line.depth, line.reference, omega, line.direction)
 
 
-def _best_readout(train: Trace, kind: ScaledReadout, lines: Mapping[Line, LineValues]) -> ScaledReadout:
-    margin_R = train.signal("margin", kind.depth) if isinstance(kind, MarginScaled) else 0.0
-    found = []
-    for line, values in lines.items():
-        for omega in values.omega_J:
-            utility = train.utility(values.at(omega * (1 - margin_R))).mean()
-            found.append((utility, -abs(omega), replace(kind, reference=line.reference, omega=float(omega))))
-    return max(found, key=lambda entry: entry[:2])[2]
+def curves(train: Trace, test: Trace) -> list[Curve]:
+    """Utilities along every line that both traces know."""
+    return [
+        Curve(*line, 1 + values.omega_J, *(
+            np.stack([trace.utility(column) for column in trace.lines[line].log_prob_RJ.T], axis=1)
+            for trace in (train, test)
+        ))
+        for line, values in train.lines.items()
+    ]  # fmt: skip
 
 
 def update_of(train: Trace, test: Trace, wanted: int | None) -> int | None:
@@ -293,8 +241,3 @@ def published(trace: Trace, gate_budget: int | None = None) -> Iterator[Threshol
             yield rule
         elif trace.has_gate():
             yield replace(rule, budget=gate_budget)
-
-
-def split_by_question(trace: Trace) -> tuple[Trace, Trace]:
-    """Every second question to train on, the others to test on: for a trace of a single split."""
-    return trace.some(range(0, trace.questions, 2)), trace.some(range(1, trace.questions, 2))

@@ -17,13 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import polars as pl
 import torch
 from torch import Tensor
 
-from loopscope.control.act import BATCH, Acted, LoopCache, act_on, keeping_keys
-from loopscope.control.answers import STOPS, accuracy, scored
-from loopscope.control.offline import FREE, Costs
+from loopscope.control.act import Acted, LoopCache, act_on, keeping_keys
 from loopscope.control.policy import Policy
 from loopscope.errors import LoopscopeError
 from loopscope.models.generate import (
@@ -39,7 +36,6 @@ from loopscope.models.in_memory import ModelSpec
 from loopscope.models.load import ModelCard, load_model
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer
-from loopscope.tasks.encoding import LoadedTask
 
 _GREEDY = Sampler()
 Impl = Literal["auto", "cached", "reference"]
@@ -136,51 +132,6 @@ def tokenizer_of(model: LoopedModel, given: Any = None) -> Tokenizer:
     if not isinstance(card, ModelCard) or card.checkpoint is None:
         raise LoopscopeError(f"{model.name} comes without a tokenizer: give tokenizer=, or token ids")
     return load_tokenizer(card.checkpoint)
-
-
-def answer(
-    model: LoopedModel,
-    task: LoadedTask,
-    policies: Sequence[Policy],
-    *,
-    loops: int,
-    max_new_tokens: int,
-    costs: Costs = FREE,
-    tokenizer: Any = None,
-    batch_size: int = BATCH,
-) -> pl.DataFrame:
-    """Every policy generates an answer to every question of a task, which is scored (`answers`).
-
-    Returns:
-        One row per policy and question: accuracy, mean loops, checks and cost of the new tokens, the prompt's mean
-        loops, the number of tokens, whether it finished, the raw text, each score.
-    """
-    if task.kind != "solution":
-        raise LoopscopeError(f"{task.name} asks to choose an option: there is no answer to generate")
-    scored(task.name, [], [])
-    words = tokenizer_of(model, tokenizer)
-    questions = list(zip(task.rows, task.encode(words), strict=True))
-    questions.sort(key=lambda pair: len(pair[1].sequences[0].token_ids))
-    found = []
-    for first in range(0, len(questions), batch_size):
-        rows, examples = zip(*questions[first : first + batch_size], strict=True)
-        sequences = [example.sequences[0] for example in examples]
-        for policy in policies:
-            made = generate(
-                model, [sequence.token_ids[: sequence.positions[0] + 1] for sequence in sequences],
-                max_new_tokens=max_new_tokens, depth=loops, policy=policy, stop=STOPS[task.name], tokenizer=words,
-                source_rows=[example.source_row for example in examples],
-            )  # fmt: skip
-            assert made.texts is not None
-            scores = scored(task.name, made.texts, [row.texts[0] for row in rows])
-            for place, (row, score) in enumerate(zip(rows, scores, strict=True)):
-                counts = {"loops": made.loops[place], "checks": made.checks[place]}
-                means = {name: sum(values) / max(len(values), 1) for name, values in counts.items()}
-                entry = {"policy": policy.name, "row": row.source_row, "example_id": row.id}
-                entry |= {"accuracy": float(accuracy(score)), **means, "cost": float(costs(*means.values()))}
-                entry |= {"prompt_loops": made.prompt_loops[place], "tokens": len(made.tokens[place])}
-                found.append(entry | {"finished": made.finished[place], "text": made.texts[place], **score})
-    return pl.DataFrame(found, infer_schema_length=None).sort("policy", "row", maintain_order=True)
 
 
 def _next_logits(

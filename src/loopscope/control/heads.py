@@ -6,21 +6,32 @@ A head is a network of one hidden layer for every loop that it decides at. It re
     log ‖D_{t−1}‖ and cos(D_t, D_{t−1})
 
 standardised by the means and deviations of the train positions. Both kinds are policies. They compute their number from
-the states while a model runs; over a trace they read it from a column that `annotate` adds.
+the states while a model runs; over a trace they read it from a column that `annotate` adds. A stored trace has no
+states; `gather` makes one pass of the model over its examples and keeps them, in half precision.
 
-`loopscope.control.train` has the labels and the training. Heads are kept as safetensors with a card in the metadata. A
-stored trace has no states; `gather` makes one pass of the model over its examples and keeps them, in half precision.
+Scale head at the step to loop t: the labels are A and Q of the token itself, the quadratic Aα + Qα² that fits its gains
+at the five scales best. The head's output u maximises the mean of A·u + Q·u², which is least squares on α̂ = −A/2Q with
+the weight −Q: a token counts by what its scale is worth. At inference u is clipped to [0, 1].
 
-Shapes: R positions, T loops, D hidden width, F = 2D + 5 features.
+Exit head: the label at loop t is the gain of the next loop and of what going on from there is worth,
+
+    g_t = log p_{t+1}(y) − log p_t(y) + max(0, ĉ_{t+1}),    ĉ_t = E[g_t | H_t, D_t, …] by least squares,
+
+trained from the last loop backwards, with ĉ = 0 at the last one. Labels are clipped to ±2 nats.
+
+Every tenth question of the train split is held out to choose the epoch, the untrained head included: that one takes the
+best constant. So a head that finds nothing falls back to the constant.
+
+Shapes: R positions, T loops, D hidden width, F = 2D + 5 features, K hidden units of a head.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -29,37 +40,40 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+from torch.nn import functional
 
 from loopscope.control.act import Questions
+from loopscope.control.policies import ThresholdRule
 from loopscope.control.policy import Array, Decision, Policy, Seen
-from loopscope.control.rules import ThresholdRule
 from loopscope.control.signals import of_states
-from loopscope.control.trace import Trace
+from loopscope.control.trace import SCALES, Trace
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint.config import MOST_LOOPS
+from loopscope.limits import check_regular
+from loopscope.models.checkpoint import MOST_LOOPS
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
-from loopscope.regular_files import check_regular
-from loopscope.store.atomic import write_atomically
+from loopscope.store.atomic import clear_write_errors, write_atomically
 
 _TINY = 1e-12
+CLIP = 2.0
+LEAST_CURVATURE = -1e-4
+"""Q of a label is at most this, so that the best scale of a token stays finite."""
+HELD_OUT = 10
+"""Every so many questions of the train split, one chooses the epoch."""
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """A trace and its states.
-
-    Attributes:
-        trace: as it was recorded.
-        states: H_0 … H_T at the reference positions, float16, [T + 1, R, D].
-        model: the model's name.
-        boundary: where its state is taken.
-    """
+    """A trace and its states H_0 … H_T at the reference positions, float16 [T + 1, R, D]; the model and boundary."""
 
     trace: Trace
     states: NDArray[np.float16]
     model: str
     boundary: str
+
+    def at(self, depth: int) -> list[Tensor]:
+        """H_t, H_{t−1} and H_{t−2}, float32."""
+        return [torch.from_numpy(self.states[t]).float() for t in range(depth, max(depth - 3, -1), -1)]
 
 
 @torch.no_grad()
@@ -78,19 +92,11 @@ def features(states: Sequence[Tensor]) -> Tensor:
     now = [state.float() for state in states]
     if len(now) < 2:
         raise LoopscopeError("a head reads the step D_t: it decides after the first loop at the earliest")
-    scalars = (
-        of_states("state_norm", now).clamp_min(_TINY).log(),
-        of_states("step_norm", now).clamp_min(_TINY).log(),
-        of_states("state_cosine", now),
-        of_states("step_norm", now[1:]).clamp_min(_TINY).log(),
-        of_states("step_cosine", now),
-    )
-    whole = [_normalised(now[0]), _normalised(now[0] - now[1]), torch.stack(scalars, dim=1)]
-    return torch.cat(whole, dim=1).nan_to_num(0.0)
-
-
-def _normalised(x_RD: Tensor) -> Tensor:
-    return x_RD / x_RD.square().mean(dim=-1, keepdim=True).sqrt().clamp_min(_TINY)
+    norms = (of_states("state_norm", now), of_states("step_norm", now), of_states("step_norm", now[1:]))
+    logs = [norm.clamp_min(_TINY).log() for norm in norms]
+    scalars = [*logs[:2], of_states("state_cosine", now), logs[2], of_states("step_cosine", now)]
+    whole = [x / x.square().mean(-1, keepdim=True).sqrt().clamp_min(_TINY) for x in (now[0], now[0] - now[1])]
+    return torch.cat([*whole, torch.stack(scalars, dim=1)], dim=1).nan_to_num(0.0)
 
 
 @dataclass(frozen=True)
@@ -104,37 +110,25 @@ class Network:
     output_K: Tensor
     offset: Tensor
 
-    def __call__(self, x_RF: Tensor) -> Tensor:
+    def __call__(self, x_RF: Tensor, dropout: float = 0.0) -> Tensor:
         """The output, [R]."""
         if x_RF.shape[1] != len(self.mean_F):
             raise LoopscopeError(f"this head reads {len(self.mean_F)} features, and the model has {x_RF.shape[1]}")
-        weights = {field.name: getattr(self, field.name).to(x_RF.device) for field in dataclasses.fields(self)}
-        x_RF = (x_RF - weights["mean_F"]) / weights["deviation_F"]
-        hidden_RK = torch.nn.functional.linear(x_RF, weights["weight_KF"], weights["bias_K"])
-        found: Tensor = torch.nn.functional.gelu(hidden_RK) @ weights["output_K"] + weights["offset"]
+        mean_F, deviation_F, *weights = (tensor.to(x_RF.device) for tensor in vars(self).values())
+        weight_KF, bias_K, output_K, offset = weights
+        hidden_RK = functional.gelu(functional.linear((x_RF - mean_F) / deviation_F, weight_KF, bias_K))
+        found: Tensor = functional.dropout(hidden_RK, dropout) @ output_K + offset
         return found
 
     def fits(self) -> bool:
         """Whether its shapes belong together."""
         hidden, width = self.weight_KF.shape if self.weight_KF.dim() == 2 else (-1, -1)
-        vectors = ((self.mean_F, width), (self.deviation_F, width), (self.bias_K, hidden), (self.output_K, hidden))
-        return self.offset.shape == () and all(vector.shape == (size,) for vector, size in vectors)
+        expected = ((width,), (width,), (hidden, width), (hidden,), (hidden,), ())
+        return tuple(tuple(tensor.shape) for tensor in vars(self).values()) == expected
 
 
 class Card(BaseModel):
-    """Where a head comes from.
-
-    Attributes:
-        kind: "exit" or "scale".
-        model: the model whose states it reads.
-        boundary: where that state is taken.
-        labels: what it was trained on.
-        questions: train questions.
-        positions: their reference positions.
-        notes: what training found.
-        threshold: of an exit head.
-        earliest: of an exit head.
-    """
+    """Where a head comes from: the model and boundary whose states it reads, what it was trained on and found."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
     kind: Literal["exit", "scale"]
@@ -150,12 +144,7 @@ class Card(BaseModel):
 
 @dataclass(frozen=True)
 class ExitHead(ThresholdRule):
-    """Stops where the gain that going on is expected to bring is below a price.
-
-    Attributes:
-        networks: by loop; at a loop without one it goes on.
-        card: where it comes from.
-    """
+    """Stops where the gain that going on is expected to bring is below a price; at a loop without a network goes on."""
 
     name: str = "exit head"
     signals: tuple[str, ...] = ("exit_head",)
@@ -165,29 +154,21 @@ class ExitHead(ThresholdRule):
 
     def value(self, seen: Seen, memory: Any) -> Array:
         """The expected gain of going on."""
-        if not seen.states:
-            return seen.signal("exit_head")
-        if seen.depth not in self.networks:
-            return torch.full((seen.states[0].shape[0],), torch.nan, device=seen.states[0].device)
-        return self.output(seen.depth, seen.states)
+        return self.output(seen.depth, seen.states) if seen.states else seen.signal("exit_head")
 
     def output(self, depth: int, states: Sequence[Tensor]) -> Tensor:
         """The same, from states, [R]."""
-        return self.networks[depth](features(states))
+        network = self.networks.get(depth)
+        return torch.full_like(states[0][:, 0], torch.nan) if network is None else network(features(states))
 
 
 @dataclass(frozen=True)
 class ScaleHead(Policy):
-    """Takes the step to one loop at a scale of its own for every position, and stops there.
-
-    Attributes:
-        networks: by loop, of which there is one; the output, clipped to [0, 1], is the scale.
-        card: where it comes from.
-    """
+    """Takes the step to one loop, that of its network, at a scale of its own for every position, and stops there."""
 
     networks: Mapping[int, Network]
     card: Card | None = None
-    signals: ClassVar[tuple[str, ...]] = ("scale_head",)  # type: ignore[misc]
+    signals: tuple[str, ...] = ("scale_head",)
 
     @property
     def depth(self) -> int:
@@ -206,7 +187,7 @@ class ScaleHead(Policy):
         return Decision(True, self.output(seen.depth, seen.states) if seen.states else seen.signal("scale_head"))
 
     def output(self, depth: int, states: Sequence[Tensor]) -> Tensor:
-        """The scale of the step that led to a state, [R]."""
+        """The scale of the step that led to a state, [R]: the network's output, clipped."""
         return self.networks[depth](features(states)).clamp(0, 1)
 
 
@@ -219,31 +200,120 @@ def annotate(gathered: Gathered, *heads: Head) -> Trace:
     columns = dict(gathered.trace.columns)
     for head in heads:
         column = np.full((len(gathered.trace), gathered.trace.loops), np.nan, dtype=np.float32)
-        for depth in head.networks:
-            if depth <= gathered.trace.loops:
-                column[:, depth - 1] = head.output(depth, states_at(gathered, depth)).numpy()
+        for depth in set(head.networks) & set(range(1, gathered.trace.loops + 1)):
+            column[:, depth - 1] = head.output(depth, gathered.at(depth)).numpy()
         columns[head.signals[0]] = column
     return dataclasses.replace(gathered.trace, columns=columns)
 
 
-def states_at(gathered: Gathered, depth: int) -> list[Tensor]:
-    """H_t, H_{t−1} and H_{t−2}, float32."""
-    return [torch.from_numpy(gathered.states[t]).float() for t in range(depth, max(depth - 3, -1), -1)]
+@dataclass(frozen=True)
+class Training:
+    """How a network is trained."""
+
+    hidden: int = 64
+    epochs: int = 8
+    batch: int = 1024
+    rate: float = 2e-3
+    decay: float = 0.1
+    dropout: float = 0.3
+    seed: int = 0
+
+
+def train_scale_head(gathered: Gathered, depth: int, training: Training = Training()) -> ScaleHead:  # noqa: B008
+    """A scale head for the step to one loop, from the states and gains of a train split."""
+    gains_RJ = torch.from_numpy(gathered.trace.scaled(depth)).float()
+    scales_J = torch.tensor(SCALES)
+    basis_JK = torch.stack([scales_J, scales_J.square()], dim=1)
+    A_R, Q_R = ((gains_RJ - gains_RJ[:, :1]) @ torch.linalg.pinv(basis_JK).T).unbind(dim=1)
+    Q_R = Q_R.clamp_max(LEAST_CURVATURE)
+
+    def loss(u_R: Tensor, rows_R: Tensor) -> Tensor:
+        return -(A_R[rows_R] * u_R + Q_R[rows_R] * u_R.square())
+
+    offset = float((A_R.mean() / (-2 * Q_R.mean())).clamp(0, 1))
+    network, note = _train(gathered, depth, loss, offset, training)
+    labels = f"A and Q of the step {depth - 1}→{depth} of every token, from five scales"
+    return ScaleHead({depth: network}, _card(gathered, "scale", labels, note))
+
+
+def train_exit_head(
+    gathered: Gathered, first: int = 1, last: int | None = None, training: Training = Training()  # noqa: B008
+) -> ExitHead:  # fmt: skip
+    """An exit head that decides at the loops from `first` to the one before `last`."""
+    last = gathered.trace.loops if last is None else last
+    networks: dict[int, Network] = {}
+    beyond_R, notes = torch.zeros(len(gathered.trace)), []
+    for depth in range(last - 1, first - 1, -1):
+        step_R = gathered.trace.log_prob(depth + 1) - gathered.trace.log_prob(depth)
+        label_R = (torch.from_numpy(step_R).float() + beyond_R.clamp_min(0)).clamp(-CLIP, CLIP)
+
+        def error(output_R: Tensor, rows_R: Tensor, label_R: Tensor = label_R) -> Tensor:
+            return (output_R - label_R[rows_R]).square()
+
+        networks[depth], note = _train(gathered, depth, error, float(label_R.mean()), training)
+        notes.append(note)
+        with torch.no_grad():
+            beyond_R = networks[depth](features(gathered.at(depth)))
+    labels = "gain of the next loop and of going on from there, from the last loop backwards"
+    card = _card(gathered, "exit", labels, "; ".join(reversed(notes)))
+    return ExitHead(networks=dict(sorted(networks.items())), card=card, earliest=first)
+
+
+def _train(
+    gathered: Gathered, depth: int, loss: Callable[[Tensor, Tensor], Tensor], offset: float, training: Training
+) -> tuple[Network, str]:
+    """The network with the smallest mean loss on the held-out questions, and how it compares with the constant."""
+    x_RF = features(gathered.at(depth))
+    held_R = torch.from_numpy(gathered.trace.question_R % HELD_OUT == HELD_OUT - 1)
+    kept, held = torch.nonzero(~held_R)[:, 0], torch.nonzero(held_R)[:, 0]
+    if not len(held):
+        kept = held = torch.arange(len(held_R))
+    rng_state = torch.random.get_rng_state()
+    torch.manual_seed(training.seed)
+    weight_KF = torch.randn(training.hidden, x_RF.shape[1]) * x_RF.shape[1] ** -0.5
+    trained = [weight_KF, torch.zeros(training.hidden), torch.zeros(training.hidden), torch.tensor(offset)]
+    moments = x_RF[kept].mean(dim=0), x_RF[kept].std(dim=0).clamp_min(1e-6)
+    network = Network(*moments, *(tensor.requires_grad_() for tensor in trained))
+    steps = max(1, training.epochs * len(kept) // training.batch)
+    optimiser = torch.optim.AdamW(trained, training.rate, weight_decay=training.decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, training.rate, total_steps=steps + 1)
+
+    def now() -> tuple[float, list[Tensor]]:
+        with torch.no_grad():
+            return float(loss(network(x_RF[held]), held).mean()), [tensor.detach().clone() for tensor in trained]
+
+    start, chosen = now()
+    best = start
+    for step in range(steps):
+        rows = kept[torch.randint(len(kept), (training.batch,))]
+        optimiser.zero_grad()
+        loss(network(x_RF[rows], training.dropout), rows).mean().backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        schedule.step()
+        if (step + 1) % max(1, steps // training.epochs) == 0:
+            reached, weights = now()
+            if reached < best:
+                best, chosen = reached, weights
+    torch.random.set_rng_state(rng_state)
+    return Network(*moments, *chosen), f"loop {depth}: held-out loss {best:.6f}, of the constant {start:.6f}"
+
+
+def _card(gathered: Gathered, kind: Literal["exit", "scale"], labels: str, notes: str) -> Card:
+    sizes = {"questions": gathered.trace.questions, "positions": len(gathered.trace)}
+    return Card(kind=kind, model=gathered.model, boundary=gathered.boundary, labels=labels, notes=notes, **sizes)
 
 
 def save_head(head: Head, path: Path) -> Path:
     """Write a head as safetensors, whole or not at all."""
     assert head.card is not None
     tensors = {
-        f"loop{depth}.{field.name}": getattr(network, field.name).contiguous()
+        f"loop{depth}.{name}": tensor.contiguous()
         for depth, network in head.networks.items()
-        for field in dataclasses.fields(network)
+        for name, tensor in vars(network).items()
     }
     settings = {"threshold": head.threshold, "earliest": head.earliest} if isinstance(head, ExitHead) else {}
-    try:
+    with clear_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LoopscopeError(f"{path.parent} cannot hold heads: {error.strerror}; give a folder") from None
     write_atomically(path, save(tensors, {"loopscope_head": head.card.model_copy(update=settings).model_dump_json()}))
     return path
 

@@ -19,6 +19,7 @@ Shapes: R reference positions, Q questions.
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_right
 from dataclasses import dataclass
 from operator import lt
 from typing import Any, TypeVar
@@ -26,10 +27,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from loopscope.control.policies import ThresholdRule
 from loopscope.control.policy import CHANGE_SIGNALS, LOGIT_SIGNALS, Policy, Seen, decision_of, memory_of
-from loopscope.control.rules import ThresholdRule
 from loopscope.control.trace import Floats, Ints, Line, Positions, Trace, interpolation_weights
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, setting
 
 
 @dataclass(frozen=True)
@@ -159,25 +160,37 @@ def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None
         going_R &= ~stop_R
         if not going_R.any():
             break
-    correct_R = trace.correct[np.arange(rows), depth_R - (scale_R == 0) - 1].astype(np.float64)
-    correct_R[~np.isin(scale_R, (0.0, 1.0)) | (omega_R != 0)] = np.nan
-    return Exits(depth_R, checks_R, _log_prob(policy, trace, depth_R, scale_R, omega_R), correct_R, scale_R, omega_R)
+    log_prob_R, correct_R = np.zeros(rows), np.zeros(rows)
+    for depth in np.unique(depth_R).tolist():
+        here_R = depth_R == depth
+        known_RJ, right_RJ, weights_NJ = _points(trace, depth, scale_R[here_R])
+        log_prob_R[here_R] = (weights_NJ * known_RJ[here_R]).sum(axis=1)
+        correct_R[here_R] = (weights_NJ * right_RJ[here_R]).sum(axis=1)
+        beyond_R = here_R & (omega_R != 0)
+        if beyond_R.any():
+            line = Line(policy.direction, policy.reference, depth)
+            if line not in trace.lines:
+                raise LoopscopeError(
+                    f"this trace does not hold logits beyond loop {depth} ({line.direction} from {line.reference}): "
+                    f"use {setting('tier', 'readouts')}"
+                )
+            log_prob_R[beyond_R] = trace.lines[line].at(omega_R)[beyond_R]
+            correct_R[beyond_R] = np.nan
+    return Exits(depth_R, checks_R, log_prob_R, correct_R, scale_R, omega_R)
 
 
-def _log_prob(policy: Policy, trace: Trace, depth_R: Ints, scale_R: Floats, omega_R: Floats) -> Floats:
-    """The log probability of the reference where every position stopped, [R]."""
-    found = trace.columns["log_prob"][np.arange(len(trace)), depth_R - 1].astype(np.float64)
-    for depth in np.unique(depth_R[scale_R != 1.0]).tolist():
-        here = (depth_R == depth) & (scale_R != 1.0)
-        if (scale_R[here] == 0).all() and depth > 1:
-            found[here] = trace.log_prob(depth - 1)[here]
-        else:
-            weights_RJ = np.stack(interpolation_weights(scale_R[here]), axis=1)
-            found[here] = (weights_RJ * trace.scaled(depth)[here]).sum(axis=1)
-    for depth in np.unique(depth_R[omega_R != 0]).tolist():
-        values = trace.along(Line(policy.direction, policy.reference, depth))
-        found = np.where((depth_R == depth) & (omega_R != 0), values.at(omega_R), found)
-    return found
+def _points(trace: Trace, depth: int, scale_N: Floats) -> tuple[Floats, Floats, Floats]:
+    """Log probability and correctness at points of the step to a loop, [R, J], and their weights at scales, [N, J].
+
+    The ends suffice for scales of 0 and 1; nothing is known of the likeliest token between them.
+    """
+    if np.isin(scale_N, (0.0, 1.0)).all():
+        ends = [max(depth - 1, 1), depth]
+        known_RJ = np.stack([trace.log_prob(end) for end in ends], axis=1)
+        right_RJ = np.stack([trace.correct[:, end - 1] for end in ends], axis=1).astype(np.float64)
+        return known_RJ, right_RJ, np.stack([1 - scale_N, scale_N], axis=1)
+    known_RJ = trace.scaled(depth)
+    return known_RJ, np.full_like(known_RJ, np.nan), np.stack(interpolation_weights(scale_N), axis=1)
 
 
 def score(exits: Exits, positions: Positions, costs: Costs = FREE) -> Result:
@@ -196,23 +209,13 @@ def random_permutation(exits: Exits, trace: Trace, costs: Costs = FREE) -> Resul
     The expectation is exact for solutions; with options it is that of the scores, which the utility is then taken of.
     """
     log_prob_R, correct_R = np.zeros(len(trace)), np.zeros(len(trace))
-    full_R = exits.scale_R == 1.0
-    for depth, count in zip(*np.unique(exits.depth_R[full_R], return_counts=True), strict=True):
-        log_prob_R += count / len(trace) * trace.log_prob(int(depth))
-        correct_R += count / len(trace) * trace.correct[:, depth - 1]
-    for depth in np.unique(exits.depth_R[~full_R]).tolist():
-        # A polynomial in the scale: its mean over the scales that occur is that of the weights.
-        scales = exits.scale_R[~full_R & (exits.depth_R == depth)]
-        if not scales.any():
-            log_prob_R += len(scales) / len(trace) * trace.log_prob(depth - 1)
-            correct_R += len(scales) / len(trace) * trace.correct[:, depth - 2]
-            continue
-        weights_J = np.stack(interpolation_weights(scales)).sum(axis=1) / len(trace)
-        log_prob_R += trace.scaled(depth) @ weights_J
-        correct_R += np.nan
-    mixed = dataclasses.replace(exits, log_prob_R=log_prob_R, correct_R=correct_R)
-    ones, found = np.ones(trace.questions), score(mixed, trace, costs)
-    mean_cost = costs(exits.depth_R, exits.checks_R).mean()
+    for depth in np.unique(exits.depth_R).tolist():
+        known_RJ, right_RJ, weights_NJ = _points(trace, depth, exits.scale_R[exits.depth_R == depth])
+        share_J = weights_NJ.sum(axis=0) / len(trace)
+        log_prob_R += known_RJ @ share_J
+        correct_R += right_RJ @ share_J
+    found = score(dataclasses.replace(exits, log_prob_R=log_prob_R, correct_R=correct_R), trace, costs)
+    ones, mean_cost = np.ones(trace.questions), costs(exits.depth_R, exits.checks_R).mean()
     return dataclasses.replace(found, loops_Q=ones * exits.depth_R.mean(), cost_Q=ones * mean_cost)
 
 
@@ -223,29 +226,17 @@ R = TypeVar("R", bound=ThresholdRule)
 
 
 def fit(rule: R, trace: Trace, target: float, costs: Costs = FREE, floor: int = 1, last: int | None = None) -> R:
-    """The rule with the threshold that meets a target cost on a trace.
-
-    Args:
-        rule: its own threshold is not used.
-        trace: the train trace.
-        target: mean cost, in loops.
-        costs: what loops and checks cost.
-        floor: no stop before this loop.
-        last: the loop at which everything stops.
-    """
+    """The rule with the threshold that meets a target cost on a train trace; see `follow` for floor and last."""
     candidates = thresholds(rule, trace, last)
     # In the order of rising cost: a rule that stops below its threshold stops later the smaller it is.
     candidates = candidates if rule.test is not lt else candidates[::-1]
-    low, high, best = 0, len(candidates) - 1, 0
-    while low <= high:
-        middle = (low + high) // 2
-        tried = dataclasses.replace(rule, threshold=float(candidates[middle]))
-        exits = follow(tried, trace, floor, last)
-        if trace.mean(costs(exits.depth_R, exits.checks_R)).mean() <= target + 1e-9:
-            best, low = middle, middle + 1
-        else:
-            high = middle - 1
-    return dataclasses.replace(rule, threshold=float(candidates[best]))
+
+    def cost(candidate: float) -> float:
+        exits = follow(dataclasses.replace(rule, threshold=float(candidate)), trace, floor, last)
+        return float(trace.mean(costs(exits.depth_R, exits.checks_R)).mean())
+
+    dearer = bisect_right(candidates, target + 1e-9, key=cost)
+    return dataclasses.replace(rule, threshold=float(candidates[max(dearer - 1, 0)]))
 
 
 def thresholds(rule: ThresholdRule, trace: Trace, last: int | None = None) -> Floats:

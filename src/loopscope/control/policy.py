@@ -120,17 +120,13 @@ def decision_of(policy: Policy, seen: Seen, memory: Any, rows: int) -> Decision:
         decision = policy.decide(seen, memory)
     if not isinstance(decision, Decision):
         raise LoopscopeError(f"{call} returned {shown(decision)}: return a Decision")
-    for name, kinds in (("stop", ("bool",)), ("scale", _NUMBERS), ("omega", _NUMBERS)):
-        given = getattr(decision, name)
-        found = given if hasattr(given, "shape") and hasattr(given, "dtype") else np.asarray(given)
+    for name, given in vars(decision).items():
+        found = given if hasattr(given, "dtype") else np.asarray(given)
+        kinds = ("bool",) if name == "stop" else ("bool", "int", "uint", "float", "bfloat")
         if not str(found.dtype).removeprefix("torch.").startswith(kinds) or tuple(found.shape) not in ((), (rows,)):
             kind = "True or False" if name == "stop" else "a number"
             raise LoopscopeError(f"{call} returned {name}={shown(given)}: give {kind} for all or for each of {rows}")
     return decision
-
-
-_NUMBERS = ("bool", "int", "uint", "float", "bfloat")
-"""How the dtypes of numbers begin."""
 
 
 def _is_ours(policy: Policy) -> bool:

@@ -7,28 +7,29 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from loopscope.control.comparison import Comparison, Tested, update_of
-from loopscope.control.offline import Costs, Result, known_costs, score
+from loopscope.control.offline import Costs, known_costs, score
+from loopscope.control.policies import FixedScale, Taps
 from loopscope.control.policy import Policy
-from loopscope.control.scales import FixedScale, Taps
 from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, text, whole
 from loopscope.measuring.arguments import task_list
 from loopscope.measuring.loading import load_configured_model
-from loopscope.measuring.rerun import Named, Sources, config_of
+from loopscope.measuring.verify import Named, Sources, config_of
 from loopscope.models.in_memory import borrowed
 from loopscope.models.user_models import load_code, names_code
 from loopscope.stats import Bootstrap
+from loopscope.store.schema import ends_of
 from loopscope.studies.declare import TableResult
-from loopscope.studies.figures.control import draw
+from loopscope.studies.figures.control import draw, draw_scales
 from loopscope.studies.records import Records
 from loopscope.studies.registry import Source, open_records
-from loopscope.studies.tables.control import Given, control_table
+from loopscope.studies.tables.control import Given, TracePair, control_tables
 from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
@@ -36,36 +37,38 @@ if TYPE_CHECKING:
     from loopscope.control.act import Questions
     from loopscope.models.in_memory import ModelSpec
     from loopscope.store import StoredRun
-    from loopscope.studies.conditions import Condition
     from loopscope.studies.figures.style import FigureResult
-    from loopscope.studies.tables.control import TracePair
 
-Tier = Literal["trace", "acting", "answers"]
-TIERS = ("trace", "acting", "answers")
+Tier = Literal["trace", "readouts", "acting"]
+TIERS = ("trace", "readouts", "acting")
 DEEPEST = 1_000_000
 """The largest floor that may be given."""
-MORE_TOKENS = 32
-"""A generated answer may be this much longer than the longest reference."""
 OMEGAS = np.linspace(-1, 1, 41)
 """Where lines of logits are measured."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """The comparison of policies on some runs: `print` shows the table."""
+    """The comparison of policies on some runs: `print` shows its tables.
+
+    Attributes:
+        table: policies at equal cost.
+        scales: the fitted scale of every update and its controls; without rows where no line was measured.
+    """
 
     table: TableResult
+    scales: TableResult
     records: Records
 
-    def figure(self) -> FigureResult:
-        """Utility over cost, with the ceilings."""
-        return draw(self.table, self.records)
+    def figure(self, name: Literal["control", "fitted-scale"] = "control") -> FigureResult:
+        """Utility over cost, with the ceilings; or the fitted scales."""
+        return draw(self.table, self.records) if name == "control" else draw_scales(self.scales, self.records)
 
     def __str__(self) -> str:
-        return str(self.table)
+        return "\n".join(str(table) for table in (self.table, self.scales) if table.rows)
 
     def _repr_html_(self) -> str:
-        return self.table.to_html()
+        return "".join(table.to_html() for table in (self.table, self.scales) if table.rows)
 
 
 def control(
@@ -98,8 +101,8 @@ def control(
         check_cost: weights of a readout over those of a loop; counted in the model by default.
         outside_cost: weights outside the loop over those of a loop; likewise.
         bootstrap: resamples, seed and level.
-        tier: "trace" follows policies over the trace, without the model; "acting" fits scaled readouts, too, and has
-            every policy act on the model, teacher-forced; "answers" has them write answers, which are scored.
+        tier: "trace" follows policies over the trace, without the model; "readouts" fits scaled readouts, too, whose
+            logits take a pass of the model; "acting" then has every policy act on the model, teacher-forced.
         model: the runs' model, where it is code, is in memory or has moved.
         tasks: the runs' tasks in files, which are followed only where they are named.
         template: the runs' template file, likewise.
@@ -109,35 +112,31 @@ def control(
     """
     floor = whole("floor", floor, 1, DEEPEST)
     choice("tier", tier, TIERS)
-    if tier != "trace" and floor > 1:
+    if tier == "acting" and floor > 1:
         raise LoopscopeError(f"{setting('floor', floor)} is for {setting('tier', 'trace')}: leave one of them out")
     for name, value in (("target_cost", target_cost), ("check_cost", check_cost), ("outside_cost", outside_cost)):
-        wrong = isinstance(value, bool) or not isinstance(value, int | float | None)
-        if wrong or not 0 <= (value or 0) < math.inf:
+        if not isinstance(value, int | float | None) or not 0 <= (value or 0) < math.inf:
             raise LoopscopeError(f"{setting(name, value)}: give a number of loops, 0 or more")
-    if isinstance(policies, str) or not isinstance(policies, Sequence):
-        raise LoopscopeError(f"{setting('policies', policies)}: give a list of policies")
-    own = tuple(_policy(given) for given in policies)
+    own = [_policy(given) for given in ([policies] if isinstance(policies, str) else policies)]
+    learned = [policy for policy in own if {"exit_head", "scale_head"} & set(policy.signals)]
     if heads is not None and os.path.lexists(text("heads", heads)) and not os.path.isdir(heads):
         raise LoopscopeError(f"{setting('heads', os.fspath(heads))} is not a folder: give one for the learned heads")
     records = open_records(runs)
     with_model = _WithModel(Named(model, task_list(tasks) if tasks else (), optional_text("template", template)))
 
     def prepare(pair: TracePair) -> Given:
-        costs = with_model.costs(pair.sources[1][0], outside_cost, check_cost)
-        learned = [policy for policy in own if _is_head(policy)]
-        plain = tuple(policy for policy in own if not _is_head(policy))
+        costs, known = with_model.costs(pair.sources[1][0], outside_cost, check_cost), list(learned)
         if heads is not None or learned:
-            pair, learned = with_model.learned(pair, learned, heads)
+            pair, known = with_model.learned(pair, known, heads)
         if tier != "trace":
             pair = with_model.lines(pair)
-        return Given(pair, costs, (*plain, *learned))
+        return Given(pair, costs, (*(policy for policy in own if policy not in learned), *known))
 
-    acting = None if tier == "trace" else partial(with_model.acted, tier=tier)
-    table = control_table(records, bootstrap, prepare=prepare, target=target_cost, floor=floor, acting=acting)
+    acting = with_model.acted if tier == "acting" else None
+    table, scales = control_tables(records, bootstrap, prepare=prepare, target=target_cost, floor=floor, acting=acting)
     if not table.rows:
         raise LoopscopeError(f"control: {table.notes[-1]}")
-    return Control(table, records)
+    return Control(table, scales, records)
 
 
 def _policy(given: Any) -> Policy:
@@ -158,16 +157,11 @@ def _policy(given: Any) -> Policy:
     return given
 
 
-def _is_head(policy: Policy) -> bool:
-    return bool({"exit_head", "scale_head"} & set(policy.signals))
-
-
 class _WithModel:
     """What takes the model of a run and its questions, which are loaded when they are first needed."""
 
     def __init__(self, named: Named) -> None:
-        self._named = named
-        self._sources: dict[Path, Sources] = {}
+        self._named, self.sources = named, cache(self._sources)
 
     def costs(self, run: StoredRun, outside: float | None, check: float | None) -> Costs:
         """The costs that the user gives; the others are known of published models, and counted in any other.
@@ -181,57 +175,48 @@ class _WithModel:
         if counted is None:
             from loopscope.control.act import costs_of
 
-            try:
-                with borrowed(self._named.model):
-                    counted = costs_of(load_configured_model(config_of(run, self._named)))
-            except LoopscopeError as error:
-                given = f"{setting('outside_cost', 0.1)} and {setting('check_cost', 0.1)}"
-                raise LoopscopeError(f"the costs of {run.path} cannot be counted: {error}; or give {given}") from None
+            with borrowed(self._named.model):
+                counted = costs_of(load_configured_model(config_of(run, self._named)))
         return Costs(counted.outside if outside is None else outside, counted.check if check is None else check)
 
-    def sources(self, run: StoredRun) -> Sources:
+    def _sources(self, run: StoredRun) -> Sources:
         """The model and the questions of a run, which must be those that it recorded."""
-        if run.path not in self._sources:
-            self._sources[run.path] = Sources.of(run, self._named)
-            self._sources[run.path].check()
-        return self._sources[run.path]
-
-    def task(self, run: StoredRun, condition: Condition, ids: Sequence[str]) -> Any:
-        """The task of a condition, with the questions of these identifiers."""
-        tasks = self.sources(run).prepared.tasks
-        planned = next(t for t in tasks if (t.task.name, t.task.split) == (condition.task, condition.split))
-        rows = tuple(row for row in planned.rows if row.id in set(ids))
-        return dataclasses.replace(planned.task, rows=rows)
-
-    def questions(self, run: StoredRun, condition: Condition, ids: Sequence[str]) -> Questions:
-        """The same, encoded."""
-        from loopscope.control.act import Questions
-
-        return Questions.of(list(self.task(run, condition, ids).encode(self.sources(run).tokenizer)))
+        return Sources.of(run, self._named)
 
     def both(self, pair: TracePair) -> Iterator[tuple[Any, Questions, Any]]:
-        """The model, the questions and the trace of the train and the test split."""
+        """The model, the encoded questions and the trace of the train and the test split."""
+        from loopscope.control.act import Questions
+
         for (run, condition), trace in zip(pair.sources, (pair.train, pair.test), strict=True):
-            yield self.sources(run).model, self.questions(run, condition, trace.ids), trace
+            sources, ids = self.sources(run), set(trace.ids)
+            planned = next(
+                one for one in sources.prepared.tasks
+                if (one.task.name, one.task.split) == (condition.task, condition.split)
+            )  # fmt: skip
+            task = dataclasses.replace(
+                planned.task, rows=tuple(question.text for question in planned.questions if question.text.id in ids)
+            )
+            yield sources.model, Questions.of(task.encode(sources.tokenizer)), trace
 
     def lines(self, pair: TracePair) -> TracePair:
-        """The traces with the log probabilities along scaled readouts of every update."""
+        """The traces with the log probabilities along scaled readouts of every update, and of every measured chord."""
         from loopscope.control.act import measure_lines
 
-        updates = [(depth - 1, depth) for depth in range(2, min(pair.train.loops, pair.test.loops) + 1)]
-        found = [
-            dataclasses.replace(trace, lines=measure_lines(model, questions, updates, OMEGAS.tolist()))
+        loops = min(pair.train.loops, pair.test.loops)
+        chords = [ends_of(transition) for run, _ in pair.sources for transition in run.manifest.transitions]
+        updates = {(k, depth) for k, depth in chords if k >= 1 and depth <= loops}
+        updates |= {(depth - 1, depth) for depth in range(2, loops + 1)}
+        train, test = (
+            dataclasses.replace(trace, lines=measure_lines(model, questions, updates, OMEGAS) if updates else {})
             for model, questions, trace in self.both(pair)
-            if updates
-        ] or [pair.train, pair.test]
-        return dataclasses.replace(pair, train=found[0], test=found[1])
+        )
+        return dataclasses.replace(pair, train=train, test=test)
 
     def learned(
         self, pair: TracePair, given: list[Any], folder: str | os.PathLike[str] | None
     ) -> tuple[TracePair, list[Any]]:
         """The traces with the numbers of heads in columns, and the heads, trained where they are missing."""
-        from loopscope.control.heads import annotate, gather, load_head, save_head
-        from loopscope.control.train import train_exit_head, train_scale_head
+        from loopscope.control.heads import annotate, gather, load_head, save_head, train_exit_head, train_scale_head
 
         if pair.note is not None:
             raise LoopscopeError("heads are trained on a train split: measure one with trace=True and give both runs")
@@ -245,41 +230,21 @@ class _WithModel:
             given = [*given, load_head(path)]
         return dataclasses.replace(pair, train=annotate(train, *given), test=annotate(test, *given)), given
 
-    def acted(self, pair: TracePair, found: Comparison, tier: Tier) -> Comparison:
+    def acted(self, pair: TracePair, found: Comparison) -> Comparison:
         """The policies of a comparison, and those that only a model can follow, carried out on the test questions."""
         from loopscope.control.act import act
-        from loopscope.control.generate import answer
 
-        run, condition = pair.sources[1]
-        sources, loops = self.sources(run), min(pair.train.loops, pair.test.loops)
+        _, (model, questions, trace) = self.both(pair)
         step = (pair.trained_depth or 1) + 1
-        more = [FixedScale(0.5, step), FixedScale(0.75, max(step - 1, 1)), Taps()]
-        entries = [(entry.policy, entry) for entry in found.tested if entry.policy is not None]
-        policies = [*(policy for policy, _ in entries), *more]
-        results = []
-        if tier == "acting":
-            questions = self.questions(run, condition, pair.test.ids)
-            results = [
-                score(act(sources.model, questions, policy, loops), questions, found.costs) for policy in policies
-            ]
-        else:
-            task = self.task(run, condition, pair.test.ids)
-            longest = max(len(example.sequences[0].positions) for example in task.encode(sources.tokenizer))
-            frame = answer(
-                sources.model, task, policies, loops=loops, max_new_tokens=longest + MORE_TOKENS, costs=found.costs,
-                tokenizer=sources.tokenizer,
-            )  # fmt: skip
-            for policy in policies:
-                rows = frame.filter(policy=policy.name).sort("row")
-                numbers = (rows[name].to_numpy() for name in ("accuracy", "loops", "cost"))
-                results.append(Result(np.full(len(rows), np.nan), *numbers))
-        tested = [
-            Tested(policy.name, "scale", policy, result) for policy, result in zip(policies, results, strict=True)
-        ]
-        for place, (_, entry) in enumerate(entries):
-            traced = {"trace": entry.result.utility_Q}
-            tested[place] = dataclasses.replace(tested[place], kind=entry.kind, others=traced)
-        for entry in tested if tier == "acting" else ():
-            entry.others["line"] = found.line(entry.result)
+        more: list[Policy] = [FixedScale(0.5, step), FixedScale(0.75, max(step - 1, 1)), Taps()]
+        followed = [entry for entry in found.tested if entry.policy is not None]
+        followed += [Tested(policy.name, "scale", policy, found.best.result) for policy in more]
+        tested = []
+        for entry in followed:
+            assert entry.policy is not None
+            loops = min(pair.train.loops, trace.loops)
+            result = score(act(model, questions, entry.policy, loops), questions, found.costs)
+            others = {} if entry.policy in more else {"trace": entry.result.utility_Q}
+            tested.append(dataclasses.replace(entry, result=result, others=others | {"line": found.line(result)}))
         best = next(entry for entry in tested if entry.name == found.best.name)
         return dataclasses.replace(found, tested=tuple(tested), best=best)

@@ -67,40 +67,32 @@ class LiveSignals:
 
     def __init__(self, depth: int, states: Sequence[Tensor], logits: Logits, gate: Tensor | None = None) -> None:
         self.depth, self.states, self.gate = depth, states, gate
-        self._known = cache(self._compute)
-        self._given = logits
-        self._softmax = cache(self._softmax_at)
-        self._change = cache(self._change_here)
-
-    def __call__(self, name: str) -> Tensor:
-        """The signal of that name, [R]."""
-        return self._known(name)
+        self._logits, self._softmax = logits, cache(self._softmax_at)
+        self.signal = cache(self._compute)
 
     def seen(self) -> Seen:
         """What a policy is shown."""
-        return Seen(self.depth, tuple(self.states), self)
+        return Seen(self.depth, tuple(self.states), self.signal)
 
     def _compute(self, name: str) -> Tensor:
+        found: Tensor | None = None
         if name in _OF_STATES:
-            return of_states(name, self.states)
-        if name not in SIGNALS:
-            raise LoopscopeError(f"there is no signal {name!r}: choose from {', '.join(SIGNALS)}")
-        found = self.gate
-        if name in _OF_LOGITS:
+            found = of_states(name, self.states)
+        elif name in _OF_LOGITS:
             now = self._softmax(self.depth)
             found = None if now is None else _OF_LOGITS[name](now)
         elif name in _OF_CHANGE:
-            change = self._change()
-            found = None if change is None else _OF_CHANGE[name](change)
+            before, now = self._softmax(self.depth - 1), self._softmax(self.depth)
+            found = None if before is None or now is None else _OF_CHANGE[name](SoftmaxChange(before, now))
+        elif name == "gate":
+            found = self.gate
+        else:
+            raise LoopscopeError(f"there is no signal {name!r}: choose from {', '.join(SIGNALS)}")
         return _missing(self.states[0]) if found is None else found
 
     def _softmax_at(self, depth: int) -> Softmax | None:
-        logits_RV = self._given(depth) if depth >= 1 else None
+        logits_RV = self._logits(depth) if depth >= 1 else None
         return None if logits_RV is None else Softmax(logits_RV)
-
-    def _change_here(self) -> SoftmaxChange | None:
-        before, now = self._softmax(self.depth - 1), self._softmax(self.depth)
-        return None if before is None or now is None else SoftmaxChange(before, now)
 
 
 def _missing(state_RD: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ Shapes: R reference positions, T loops, S sequences (options of all questions), 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +30,6 @@ SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """The scales at which a trace knows the gain of an update."""
 _GAINS = ("gain_25", "gain_50", "gain_75")
 _MEASURED = ("log_prob", "v_reference", *_GAINS)
-_KEY = ("row", "option", "token")
 _NODES = 8
 """Neighbouring points of a grid through which a polynomial is laid."""
 
@@ -53,12 +52,7 @@ class Line(NamedTuple):
 
 
 class LineValues(NamedTuple):
-    """The log probability of the reference along a line.
-
-    Attributes:
-        omega_J: an even grid.
-        log_prob_RJ: at each of them.
-    """
+    """The log probability of the reference along a line, at each omega of an even grid."""
 
     omega_J: Floats
     log_prob_RJ: Floats
@@ -66,11 +60,11 @@ class LineValues(NamedTuple):
     def at(self, omega: Any) -> Floats:
         """At one omega for all or one for each position, by the polynomial through the eight nearest points."""
         omega_R = np.broadcast_to(np.asarray(omega, dtype=np.float64), len(self.log_prob_RJ))
-        step, count = self.omega_J[1] - self.omega_J[0], min(_NODES, len(self.omega_J))
-        place_R = (omega_R - self.omega_J[0]) / step
-        if not ((place_R > -1e-6) & (place_R < len(self.omega_J) - 1 + 1e-6)).all():
+        points, count = len(self.omega_J), min(_NODES, len(self.omega_J))
+        place_R = (omega_R - self.omega_J[0]) / (self.omega_J[1] - self.omega_J[0])
+        if not ((place_R > -1e-6) & (place_R < points - 1 + 1e-6)).all():
             raise LoopscopeError(f"omega must be from {self.omega_J[0]:g} to {self.omega_J[-1]:g}, as was measured")
-        first_R = (np.floor(place_R).astype(np.int64) - count // 2 + 1).clip(0, len(self.omega_J) - count)
+        first_R = (np.floor(place_R).astype(np.int64) - count // 2 + 1).clip(0, points - count)
         weights_RN = np.stack(interpolation_weights(place_R - first_R, range(count)), axis=1)
         near_RN = np.take_along_axis(self.log_prob_RJ, first_R[:, None] + np.arange(count), axis=1)
         found: Floats = (weights_RN * near_RN).sum(axis=1)
@@ -154,25 +148,22 @@ class Trace(Positions):
         loops = 0 if not frame.height else int(frame["depth"].max())  # type: ignore[arg-type]
         if not loops:
             raise LoopscopeError(f"these runs hold no trace: measure them with {setting('trace', True)}")
-        frame = frame.sort(*_KEY, "depth")
+        frame = frame.sort("row", "option", "token", "depth")
         depths_RT = frame["depth"].to_numpy()
         if len(depths_RT) % loops or not (depths_RT.reshape(-1, loops) == np.arange(1, loops + 1)).all():
             raise LoopscopeError("this trace does not have every loop of every position: measure it again")
         if "gains" in frame.columns:
-            import polars as pl
-
-            frame = frame.with_columns(pl.col("gains").list.get(at).alias(name) for at, name in enumerate(_GAINS))
-        first = frame.gather_every(loops)
-        rows, options = first["row"].to_numpy(), first["option"].to_numpy()
-        _, question_R = np.unique(rows, return_inverse=True)
-        pairs, sequence_R = np.unique(np.stack([rows, options], axis=1), axis=0, return_inverse=True)
-        at = np.unique(question_R, return_index=True)[1]
+            frame = frame.with_columns(frame["gains"].list.get(at).alias(name) for at, name in enumerate(_GAINS))
         columns = {
             name: frame[name].fill_null(-1 if name == "top_id" else float("nan")).to_numpy().reshape(-1, loops)
             for name in (*SIGNALS, *_MEASURED)
             if name in frame.columns
         }
-        right = None if right_option is None else np.array([right_option[int(row)] for row in pairs[:, 0]])
+        first = frame.gather_every(loops)
+        rows_R, options_R = first["row"].to_numpy(), first["option"].to_numpy()
+        _, at, question_R = np.unique(rows_R, return_index=True, return_inverse=True)
+        pairs, sequence_R = np.unique(np.stack([rows_R, options_R], axis=1), axis=0, return_inverse=True)
+        right = None if right_option is None else [right_option[int(row)] for row in pairs[:, 0]]
         return cls(
             columns=columns,
             question_R=question_R.astype(np.int64),
@@ -188,24 +179,6 @@ class Trace(Positions):
     def loops(self) -> int:
         """T."""
         return int(self.columns["log_prob"].shape[1])
-
-    def some(self, questions: Sequence[int]) -> Trace:
-        """The trace of some of the questions, in rising order."""
-        kept = np.zeros(self.questions, dtype=bool)
-        kept[list(questions)] = True
-        rows, sequences = kept[self.question_R], kept[self.question_S]
-        number = np.cumsum(kept) - 1
-        return replace(
-            self,
-            columns={name: column[rows] for name, column in self.columns.items()},
-            lines={line: LineValues(values.omega_J, values.log_prob_RJ[rows]) for line, values in self.lines.items()},
-            question_R=number[self.question_R[rows]],
-            sequence_R=(np.cumsum(sequences) - 1)[self.sequence_R[rows]],
-            target_R=self.target_R[rows],
-            question_S=number[self.question_S[sequences]],
-            right_S=self.right_S[sequences],
-            ids=tuple(name for name, is_kept in zip(self.ids, kept, strict=True) if is_kept),
-        )
 
     def signal(self, name: str, depth: int) -> NDArray[Any]:
         """A signal of every position after a loop."""
@@ -238,21 +211,15 @@ class Trace(Positions):
         inside = [start + self.columns[name][:, depth - 1] for name in _GAINS]
         return np.stack([start, *inside, self.log_prob(depth)], axis=1)
 
-    def along(self, line: Line) -> LineValues:
-        """What is known of a line of logits.
-
-        Raises:
-            LoopscopeError: it was not measured.
-        """
-        if line not in self.lines:
-            raise LoopscopeError(
-                f"this trace does not hold logits beyond loop {line.depth} ({line.direction} from {line.reference}): "
-                f"use {setting('tier', 'acting')}"
-            )
-        return self.lines[line]
-
     @cached_property
     def correct(self) -> NDArray[np.bool_]:
         """Whether the likeliest token is the reference, [R, T]."""
         found: NDArray[np.bool_] = self.columns["top_id"] == self.target_R[:, None]
         return found
+
+
+def halves(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Every second question to train on, the others to test on: for a trace of a single split."""
+    rows = frame["row"].unique().sort()
+    train = frame["row"].is_in(rows.gather_every(2).implode())
+    return frame.filter(train), frame.filter(~train)

@@ -47,11 +47,6 @@ def constant(value: float) -> Any:
     return value if tl is None else tl.constexpr(value)
 
 
-def constants(count: int) -> tuple[Any, ...]:
-    """0, 1, … for the names of a buffer's slots, each a `constant`."""
-    return tuple(constant(slot) for slot in range(count))
-
-
 def launch(
     kernel: Any,
     grid: tuple[int, ...],

@@ -11,7 +11,9 @@ product of two FP16 numbers is exact in float32. So x Wᵀ = lo Wᵀ + hi Wᵀ t
 float32 sums. The FP16 matrix is kept as long as the BF16 one stays as it is: no float32 copy exists. Infinities and NaN
 come out as NaN.
 
-Both are summed by `rounded_product`, smaller terms first.
+A tensor core cuts its sum off after every sixteen products, towards zero: over a long sum a bias of some millionths.
+The kernel sums a block of inputs at a time from zero, the smaller term first, and adds it with rounding to the sum
+that registers hold.
 
 `loopscope.kernels.choice` says which implementation runs: `auto` splits on CUDA devices, where nothing is
 differentiated; `reference` multiplies a float32 copy of the matrix, `triton` splits anywhere.
@@ -21,6 +23,7 @@ Shapes: M rows, K inputs, N outputs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -30,8 +33,7 @@ from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
 
 from loopscope.kernels.choice import Implementation, takes_kernel
-from loopscope.kernels.language import Value, constexpr, jit, launch, power_of_two, tl
-from loopscope.kernels.product import rounded_product
+from loopscope.kernels.language import Value, constexpr, descriptor, jit, launch, power_of_two, tl
 
 
 class Split(NamedTuple):
@@ -210,11 +212,96 @@ def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, impl: Im
 def _product(x: Split, weight: Halved, impl: Implementation | None) -> Tensor:
     """By the kernel; elsewhere in float32, which holds each product exactly, smaller terms first."""
     if takes_kernel(x.terms_2MK, impl):
-        rows, outputs = x.unit_M.shape[0], weight.unit_N.shape[0]
-        out_MN = torch.empty(rows, outputs, dtype=torch.float32, device=x.unit_M.device)
-        rounded_product(x.terms_2MK, weight.matrix_NK, out_MN, (x.unit_M, weight.unit_N))
-        return out_MN
+        return rounded_product(x, weight)
     matrix_KN = weight.matrix_NK.float().T
     out_MN = x.terms_2MK[0].float() @ matrix_KN
     out_MN += x.terms_2MK[1].float() @ matrix_KN
     return out_MN.mul_(x.unit_M.unsqueeze(1)).mul_(weight.unit_N)
+
+
+class Tile(NamedTuple):
+    """How the product is cut up: rows, outputs and inputs of a tile, warps, loads ahead, rows of tiles of a group."""
+
+    rows: int = 64
+    outputs: int = 128
+    inputs: int = 64
+    warps: int = 4
+    stages: int = 3
+    group: int = 16
+
+
+_SMALL = Tile(16, 16, 16, 1, 1, 2)
+
+
+def rounded_product(x: Split, weight: Halved, tile: Tile | None = None) -> Tensor:
+    """The kernel's product, [M, N]; `tile` is another one than the fastest known."""
+    terms, rows, inputs = x.terms_2MK.shape
+    outputs = weight.matrix_NK.shape[0]
+    tile = tile or (Tile() if x.unit_M.is_cuda else _SMALL)
+    out_MN = torch.empty(rows, outputs, dtype=torch.float32, device=x.unit_M.device)
+    launch(
+        _rounded_product,
+        (-(-rows // tile.rows) * -(-outputs // tile.outputs),),
+        out_MN,
+        # Terms lie one below the other: a block at the end of the first reads some of the second, which is not stored.
+        descriptor(x.terms_2MK.view(terms * rows, inputs), [tile.rows, tile.inputs]),
+        descriptor(weight.matrix_NK, [tile.outputs, tile.inputs]),
+        _one(x.unit_M.device),
+        x.unit_M,
+        weight.unit_N,
+        out_MN,
+        rows,
+        outputs,
+        inputs,
+        ROWS=tile.rows,
+        OUTPUTS=tile.outputs,
+        INPUTS=tile.inputs,
+        GROUP=tile.group,
+        warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return out_MN
+
+
+@functools.cache
+def _one(device: torch.device) -> Tensor:
+    return torch.ones(1, device=device)
+
+
+@jit
+def _rounded_product(
+    x: Value,
+    weight: Value,
+    one: Value,
+    row_units: Value,
+    output_units: Value,
+    out: Value,
+    rows: Value,
+    outputs: Value,
+    inputs: Value,
+    ROWS: constexpr,
+    OUTPUTS: constexpr,
+    INPUTS: constexpr,
+    GROUP: constexpr,
+) -> None:
+    # Neighbouring programs share rows and columns of tiles, so that what one loads another finds in the cache.
+    row_tiles = tl.cdiv(rows, ROWS)
+    output_tiles = tl.cdiv(outputs, OUTPUTS)
+    in_group = GROUP * output_tiles
+    first = (tl.program_id(0) // in_group) * GROUP
+    height = min(row_tiles - first, GROUP)
+    row = (first + (tl.program_id(0) % in_group) % height) * ROWS
+    output = ((tl.program_id(0) % in_group) // height) * OUTPUTS
+    # A factor that only the device knows keeps the compiler from adding inside the tensor core.
+    factor = tl.load(one)
+    total = tl.zeros((ROWS, OUTPUTS), dtype=tl.float32)
+    for start in range(0, inputs, INPUTS):
+        w = weight.load([output, start]).T
+        block = tl.dot(x.load([rows + row, start]), w, tl.dot(x.load([row, start]), w))
+        total = tl.fma(block, factor, total)
+    at = row + tl.arange(0, ROWS)
+    to = output + tl.arange(0, OUTPUTS)
+    total = total * tl.load(row_units + at, mask=at < rows, other=0.0)[:, None]
+    total = total * tl.load(output_units + to, mask=to < outputs, other=0.0)[None, :]
+    where = out + at.to(tl.int64)[:, None] * outputs + to[None, :]
+    tl.store(where, total, mask=(at < rows)[:, None] & (to < outputs)[None, :])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError, index, parse_number, parse_ranges, setting, shown, text, whole
+from loopscope.measuring.batching import MOST_QUESTIONS
 from loopscope.store.schema import CHORD, ends_of, parse_transitions
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.known_tasks import find_benchmark
@@ -22,12 +23,6 @@ from loopscope.tasks.selection import LARGEST_ROW, MOST_ROWS, parse_ids
 
 DEEPEST = 10_000
 """The deepest loop that can be asked for."""
-MOST_QUESTIONS = 1_000_000_000
-"""The largest number of questions that a limit, a unit or a batch can name."""
-MOST_CANDIDATES = 100
-"""The most of the likeliest tokens that a lens can keep."""
-MOST_WORKERS = 10_000
-"""The most model replicas that can be asked for."""
 
 Numbers = int | str | Iterable[int]
 Limits = int | Mapping[str, int] | None

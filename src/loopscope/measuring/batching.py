@@ -1,11 +1,8 @@
-"""Questions into batches, and where in a batch the scored tokens are.
+"""From a task's rows to questions, and from questions to batches.
 
-Every question is whole, and a unit's batches follow from its examples and the policy, never from what was measured
-before, so that a resumed run has the batches of an undisturbed one. Only a batch that did not fit into memory changes
-that: see `shrunk`. A `Layout` is about sequences in rows of their own; what a model ran may have been packed
-(`models.batch`). At the end: columns that describe a question and not what a model made of it.
-
-Shapes: N reference tokens of the batch, R sequences, B questions.
+Every question is encoded once and whole, and a unit's batches follow from its examples and the policy, never from what
+was measured before, so that a resumed run has the batches of an undisturbed one. Only a batch that did not fit into
+memory changes that: see `shrunk`.
 """
 
 from __future__ import annotations
@@ -13,21 +10,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
-import torch
-from torch import Tensor
+from loopscope.errors import LoopscopeError, parse_number, setting, whole
+from loopscope.models.packing import Group, Packing, common_prefix, pack
+from loopscope.tasks.encoding import Encoder, Example, LoadedTask, Row, Split
+from loopscope.tasks.lengths import LengthPolicy, fit_length, survey_lengths
 
-from loopscope.measuring.batch_policy import BatchPolicy
-from loopscope.measuring.host_copies import Columns, upload
-from loopscope.models.batch import Batch
-from loopscope.models.packing import Group, Packing, pack
-from loopscope.models.protocol import Context
-from loopscope.readout.options import OptionGroups
-from loopscope.tasks.encoding import Example, Row
+MOST_QUESTIONS = 1_000_000_000
+"""The largest number of questions that a limit, a unit or a batch can name."""
+_BUDGETS = {"cuda": 65536}
+_CPU_BUDGET = 4096
+_TOGETHER = 64
+"""Rows whose texts are encoded at a time."""
 
 
 class Span(NamedTuple):
@@ -56,26 +56,175 @@ class Question:
     shared: int = 0
 
     @property
-    def sequences(self) -> int:
-        """One for a reference solution, K for K options."""
-        return len(self.example.sequences)
-
-    @property
     def positions(self) -> int:
         """Tokens of all its sequences."""
         return sum(len(sequence.token_ids) for sequence in self.example.sequences)
 
-    @property
+    @cached_property
     def group(self) -> Group:
         """Its sequences as they go into a batch."""
         sequences = self.example.sequences
         prompts = [sequence.positions[0] + 1 for sequence in sequences]
         return Group([s.token_ids for s in sequences], self.shared, self.example.source_row, prompts)
 
-    @property
-    def width(self) -> int:
-        """Tokens of its longest row in a batch."""
-        return self.group.width
+
+@dataclass(frozen=True)
+class EncodedTask:
+    """A task whose rows are chosen and encoded.
+
+    Attributes:
+        task: where the rows come from, without them.
+        questions: those that are measured, in order; `row` of the tables counts them.
+        skipped: identifiers left out by the length policy.
+        limit: the limit that was given for the task.
+    """
+
+    task: LoadedTask
+    questions: tuple[Question, ...]
+    skipped: tuple[str, ...] = ()
+    limit: int | None = None
+
+
+def encode_task(
+    task: LoadedTask,
+    tokenizer: Encoder | None,
+    allowed: int | None,
+    policy: LengthPolicy,
+    *,
+    limit: int | None = None,
+    spans: bool = False,
+    share: bool = False,
+) -> EncodedTask:
+    """Encode every row once: what is longer than `allowed` is refused, cut or left out, as the policy says.
+
+    `spans` asks for the tokens' places in the text, `share` for what the options of a question have in common.
+    """
+    examples = list(_examples(task, tokenizer))
+    allowed = sys.maxsize if allowed is None else allowed
+    survey = survey_lengths(examples, allowed)
+    try:
+        survey.check(policy)
+    except LoopscopeError as error:
+        raise LoopscopeError(f"{task.spec}: {error}; {setting('long')} chooses the policy") from error
+    fitted = [fit_length(example, allowed, policy) for example in examples]
+    questions: list[Question] = []
+    for row, example in zip(task.rows, fitted, strict=True):
+        if example is not None:
+            places = token_spans(tokenizer, row, example, task.encoding) if spans else None
+            shared = common_prefix([sequence.token_ids for sequence in example.sequences]) if share else 0
+            questions.append(Question(len(questions), example, row, places, shared))
+    if not questions:
+        raise LoopscopeError(f"{task.spec}: no question is left; {survey.describe()}")
+    skipped = tuple(row.id for row, example in zip(task.rows, fitted, strict=True) if example is None)
+    return EncodedTask(task.without_rows(), tuple(questions), skipped, limit)
+
+
+def _examples(task: LoadedTask, tokenizer: Encoder | None) -> Iterator[Example]:
+    for start in range(0, len(task.rows), _TOGETHER):
+        rows = task.rows[start : start + _TOGETHER]
+        together = task.together(tokenizer, rows)
+        for row in rows:
+            try:
+                yield task.encode_row(together, row)
+            except LoopscopeError as error:
+                raise LoopscopeError(f"{task.spec}, question {row.id}: {error}") from error
+
+
+def token_spans(tokenizer: Any, row: Row, example: Example, split: Split) -> tuple[tuple[Span, ...], ...] | None:
+    """For each sequence the characters of its reference or option text that each scored token covers.
+
+    A token that begins before the text (a blank that belongs to the context) begins at 0. Tokens that share one
+    character, as the bytes of an emoji do, share its place. Token ids have the text that stands for each. None for a
+    tokenizer without offsets.
+    """
+    if row.ids is not None:
+        ends = [list(accumulate(map(len, pieces), initial=0)) for pieces in row.ids.pieces]
+        return tuple(tuple(Span(*place) for place in pairwise(places)) for places in ends)
+    offsets_of = getattr(tokenizer, "offsets", None)
+    if offsets_of is None:
+        return None
+    found = []
+    for (lead, scored_text), sequence in zip(row.pairs, example.sequences, strict=True):
+        before = "" if split == "separate" else row.context + lead
+        offsets = offsets_of(before + scored_text)
+        if offsets is None:
+            return None
+        places = [(max(start - len(before), 0), max(end - len(before), 0)) for start, end in offsets]
+        scored = places[-len(sequence.targets) :]
+        found.append(tuple(Span(start + len(lead), end + len(lead)) for start, end in scored))
+    return tuple(found)
+
+
+def example_columns(questions: Sequence[Question]) -> dict[str, list[Any]]:
+    """The table of texts: what was asked, so that a run can be read without its data set."""
+    rows = []
+    for question in questions:
+        example, text = question.example, question.text
+        metadata: dict[str, object] = dict(example.metadata)
+        difficulty = metadata.pop("difficulty", None)
+        if text.ids is not None:
+            metadata |= {"prompt_ids": text.ids.prompt, "continuation_ids": text.ids.continuations}
+        rows.append(
+            {
+                "row": question.row,
+                "example_id": example.id,
+                "source_row": example.source_row,
+                "prompt": text.context,
+                "reference": text.texts[0] if example.answer is None else None,
+                "options": None if example.answer is None else text.texts,
+                "correct_option": example.answer,
+                "n_tokens": example.prediction_count,
+                "difficulty": None if difficulty is None else str(difficulty),
+                "metadata": json.dumps(metadata, sort_keys=True) if metadata else None,
+            }
+        )
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+@dataclass(frozen=True)
+class BatchPolicy:
+    """How the questions of a work unit are put into batches.
+
+    Attributes:
+        name: "tokens" (by length, up to a budget of padded tokens), "questions" (source order, a fixed number),
+            or "paper" (source order, two questions, natural padding).
+        size: questions in a batch; None for "tokens".
+        budget: padded tokens in a batch; None unless "tokens".
+        padding: "right", or "none" where a model runs the sequences of a batch in one row; None until `on` decides.
+    """
+
+    name: Literal["tokens", "questions", "paper"]
+    size: int | None = None
+    budget: int | None = None
+    padding: Literal["right", "none"] | None = None
+
+    @classmethod
+    def parse(cls, given: str | int) -> BatchPolicy:
+        """`auto`, `paper` or a number of questions.
+
+        >>> BatchPolicy.parse("8")
+        BatchPolicy(name='questions', size=8, budget=None, padding=None)
+        """
+        if given == "auto":
+            return cls("tokens", budget=_CPU_BUDGET)
+        if given == "paper":
+            return cls("paper", size=2)
+        size = parse_number(given) if isinstance(given, str) else given
+        if size is None:
+            raise LoopscopeError(
+                f"{setting('batch_size', given)} is not a number of questions: give one up to {MOST_QUESTIONS:,},"
+                " `auto` or `paper`"
+            )
+        return cls("questions", size=whole("batch_size", size, 1, MOST_QUESTIONS))
+
+    def on(self, device_type: str, *, unpadded: bool = False) -> BatchPolicy:
+        """The same policy as it suits a kind of device and a model that may run without padding.
+
+        The paper's batches are padded, and what was padded once stays so.
+        """
+        none = unpadded and self.name != "paper" and self.padding != "right"
+        budget = None if self.budget is None else _BUDGETS.get(device_type, _CPU_BUDGET)
+        return dataclasses.replace(self, budget=budget, padding="none" if none else "right")
 
 
 def plan_batches(questions: Sequence[Question], policy: BatchPolicy) -> list[list[Question]]:
@@ -83,7 +232,7 @@ def plan_batches(questions: Sequence[Question], policy: BatchPolicy) -> list[lis
     if policy.size is not None:
         return [list(questions[start : start + policy.size]) for start in range(0, len(questions), policy.size)]
     # Longest first: if memory does not suffice, that shows at once and not after an hour.
-    return _least_work(sorted(questions, key=lambda q: (-q.width, q.row)), policy)
+    return _least_work(sorted(questions, key=lambda q: (-q.group.width, q.row)), policy)
 
 
 def _least_work(ordered: Sequence[Question], policy: BatchPolicy) -> list[list[Question]]:
@@ -133,7 +282,7 @@ def shrunk(batches: Iterable[Sequence[Question]], ceiling: int | None) -> list[l
 
 def padded_tokens(questions: Sequence[Question]) -> int:
     """Tokens of a batch, padding included."""
-    return max(q.width for q in questions) * sum(q.group.rows for q in questions)
+    return max(q.group.width for q in questions) * sum(q.group.rows for q in questions)
 
 
 def groups_within(counts: Sequence[int], most: int) -> Iterator[range]:
@@ -165,185 +314,3 @@ def collate(questions: Sequence[Question], policy: BatchPolicy | None = None) ->
     Padded on the right, or all in one row where the policy says so.
     """
     return pack([q.group for q in questions], unpadded=policy is not None and policy.padding == "none")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Index tensors of one batch, on the model's device; tokens and sequences stand in order.
-
-    Everything is worked out on the host and sent to the device once, so that nothing here waits for it.
-
-    Attributes:
-        questions: the questions of the batch, in order.
-        batch: their sequences, one to a row.
-        positions_N2: (row, position) whose logits predict each reference token.
-        targets_N: those tokens.
-        sequence_N: the sequence that each belongs to.
-        tokens_R: reference tokens of each sequence.
-        question_R: the question that each sequence belongs to.
-        sequences_B: sequences of each question.
-        options: the sequences of each question and the right one among them; None for reference solutions.
-        counts: reference tokens of each sequence, on the host.
-        context: what the model made of these sequences, for a readout that asks for it; else None.
-    """
-
-    questions: tuple[Question, ...]
-    batch: Batch
-    positions_N2: Tensor
-    targets_N: Tensor
-    sequence_N: Tensor
-    tokens_R: Tensor
-    question_R: Tensor
-    sequences_B: Tensor
-    options: OptionGroups | None
-    counts: tuple[int, ...]
-    context: Context | None = None
-
-    @classmethod
-    def of(cls, questions: Sequence[Question], batch: Batch, device: torch.device) -> Layout:
-        """The layout of `batch`, which holds the sequences of `questions` in order."""
-        sequences = [sequence for q in questions for sequence in q.example.sequences]
-        counts = [len(s.positions) for s in sequences]
-        rows = np.repeat(np.arange(len(sequences)), counts)
-        places = np.concatenate([np.asarray(s.positions) for s in sequences])
-        targets = np.concatenate([np.asarray(s.targets) for s in sequences])
-        shares = [q.sequences for q in questions]
-        owners = np.repeat(np.arange(len(questions)), shares)
-        answers = [q.example.answer for q in questions]
-        indices = [np.stack([rows, places], axis=1), targets, rows, counts, owners, shares]
-        is_options = answers[0] is not None
-        if is_options:
-            first = np.cumsum(shares) - shares
-            member = first[:, None] + np.minimum(np.arange(max(shares)), np.asarray(shares)[:, None] - 1)
-            present = np.arange(max(shares)) < np.asarray(shares)[:, None]
-            indices += [member, present, answers]
-        positions_N2, targets_N, sequence_N, tokens_R, question_R, sequences_B, *more = upload(indices, device)
-        options = OptionGroups(question_R, more[0], more[1].bool(), more[2]) if is_options else None
-        return cls(
-            tuple(questions),
-            batch.to(device),
-            positions_N2,
-            targets_N,
-            sequence_N,
-            tokens_R,
-            question_R,
-            sequences_B,
-            options,
-            tuple(counts),
-        )
-
-    def some(self, chosen: Sequence[int]) -> SomeQuestions:
-        """A layout of the questions `chosen` alone, in rows as wide as these."""
-        shares = [question.sequences for question in self.questions]
-        first = np.cumsum(shares) - shares
-        (rows,) = upload([np.concatenate([first[i] + np.arange(shares[i]) for i in chosen])], self.targets_N.device)
-        batch = Batch(
-            self.batch.input_ids[rows],
-            self.batch.attention_mask[rows],
-            padding=self.batch.padding,
-            highest_id=self.batch.highest_id,
-        )
-        layout = Layout.of([self.questions[i] for i in chosen], batch, batch.input_ids.device)
-        return SomeQuestions(rows, layout if self.context is None else layout.given(self.context.rows(rows)))
-
-    def given(self, context: Context | None) -> Layout:
-        """The same with the context of its rows."""
-        return dataclasses.replace(self, context=context)
-
-    def context_of(self, rows: slice) -> Context | None:
-        """The context of some of its rows, where there is one."""
-        return None if self.context is None else self.context.rows(rows)
-
-    @property
-    def is_options(self) -> bool:
-        """Whether utilities are joint over options."""
-        return self.options is not None
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each sequence, on the host."""
-        return [len(sequence.token_ids) for question in self.questions for sequence in question.example.sequences]
-
-    @property
-    def width(self) -> int:
-        """Padded tokens of a row of the batch that the model ran."""
-        return max(question.width for question in self.questions)
-
-    def sequence_sum(self, values_N: Tensor) -> Tensor:
-        """Sum over the reference tokens of every sequence: [N, ...] → [R, ...]."""
-        return _ordered_sum(values_N, self.tokens_R)
-
-    def sequence_mean(self, values_N: Tensor) -> Tensor:
-        """Mean over the reference tokens of every sequence: [N, ...] → [R, ...]."""
-        return self.sequence_sum(values_N) / _beside(self.tokens_R, values_N)
-
-    def question_sum(self, values_R: Tensor) -> Tensor:
-        """Sum over the sequences of every question: [R, ...] → [B, ...]."""
-        return _ordered_sum(values_R, self.sequences_B)
-
-    def question_mean(self, values_R: Tensor) -> Tensor:
-        """Mean over the sequences of every question: [R, ...] → [B, ...]."""
-        return self.question_sum(values_R) / _beside(self.sequences_B, values_R)
-
-    def question_largest(self, values_R: Tensor) -> Tensor:
-        """The largest over the sequences of every question: [R] → [B]."""
-        found_B = values_R.new_full((len(self.questions),), -torch.inf)
-        return found_B.scatter_reduce(0, self.question_R, values_R, "amax")
-
-
-class SomeQuestions(NamedTuple):
-    """Some questions of a batch: the rows that are theirs, and their own layout."""
-
-    rows: Tensor
-    layout: Layout
-
-
-def _ordered_sum(values: Tensor, lengths: Tensor) -> Tensor:
-    """Sums of consecutive segments, each added up in order: the same bits every time, on every device."""
-    flat = values.reshape(values.shape[0], -1).contiguous()
-    # Not asked to check the lengths, which are right by construction: it would wait for the device.
-    summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True)
-    return summed.reshape(-1, *values.shape[1:])
-
-
-def _beside(counts: Tensor, values: Tensor) -> Tensor:
-    return counts.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
-
-
-def identity_columns(layout: Layout) -> Columns:
-    """Which question each row of `questions` or `depths` is about."""
-    return {
-        "row": np.asarray([q.row for q in layout.questions]),
-        "example_id": [q.example.id for q in layout.questions],
-    }
-
-
-def example_columns(questions: Sequence[Question]) -> Columns:
-    """The table of texts: what was asked, so that a run can be read without its data set."""
-    rows = []
-    for question in questions:
-        example, text = question.example, question.text
-        is_options = example.answer is not None
-        metadata: dict[str, object] = {key: value for key, value in example.metadata.items() if key != "difficulty"}
-        if text.ids is not None:
-            metadata |= {"prompt_ids": text.ids.prompt, "continuation_ids": text.ids.continuations}
-        rows.append(
-            {
-                "row": question.row,
-                "example_id": example.id,
-                "source_row": example.source_row,
-                "prompt": text.context,
-                "reference": None if is_options else text.texts[0],
-                "options": text.texts if is_options else None,
-                "correct_option": example.answer,
-                "n_tokens": example.prediction_count,
-                "difficulty": _difficulty(question),
-                "metadata": json.dumps(metadata, sort_keys=True) if metadata else None,
-            }
-        )
-    return {name: [row[name] for row in rows] for name in rows[0]}
-
-
-def _difficulty(question: Question) -> str | None:
-    found = question.example.metadata.get("difficulty")
-    return None if found is None else str(found)

@@ -1,4 +1,4 @@
-"""Numbers computed a second way: Q by a scalar derivative, and what the paper's protocol reads again in FP32.
+"""How far stored numbers can be trusted: computed a second way, and enclosed.
 
 **Scalar Q** (Appendix "Execution and differentiation"), on the first questions of a task: the scalar second derivative
 of U along the normalised chord over all valid positions, by automatic differentiation through the same readout.
@@ -11,31 +11,46 @@ without updates reads them, and compared with what the update's path gave.
 each computed by itself from FP32 logits: log-softmax, gradient and divergence are FP32, sums over tokens FP64. The
 residual of ΔU = A − C is then that of FP32.
 
+**Certificates** (with `certify`): both ends of every enclosure, and the verdicts that no rounding can overturn. They
+are about the readout of the states as they are stored: given H, H⁺ and an affine head as exact numbers, U, A, Q, ΔU and
+the gains along H + αD are exact functions of them, and `readout.certified` encloses those. How the model came to its
+states is not certified, and neither are interventions whose states are rounded to BF16. What float64 leaves open (an
+outcome, the sign of A + Q, a recovery) is computed again in Arb's balls where python-flint is installed; what is open
+still stays null.
+
 Shapes: R sequences, S positions, D hidden width, N reference tokens, B questions, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.batching import Layout
-from loopscope.measuring.host_copies import Columns, HostColumn
-from loopscope.measuring.readouts import Reading, Readings, Readout
-from loopscope.measuring.sequence_groups import LOGITS
-from loopscope.measuring.update import Update
+from loopscope.measuring.host_copies import Columns, HostColumn, array, pairs, stacked
+from loopscope.measuring.readouts import LOGITS, Reading, Readings, Readout
+from loopscope.measuring.update import Layout, Update, predicted_scale
 from loopscope.models.walk import read
+from loopscope.path import Outcome
 from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.certified import balls
+from loopscope.readout.certified.tokens import Head
+from loopscope.readout.certified.update import QUARTER, States, enclose_update
 from loopscope.readout.hessian_vector import chord_curvatures
 from loopscope.readout.options import grouped_option_utility
 
+Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
 _LOGITS = {"cpu": LOGITS // 4}
 """Logits at a time, where not `LOGITS`: both derivatives keep some ten float64 arrays of that size."""
+_ENTRIES = {"cpu": 1 << 21}
+"""Float64 numbers of an enclosure at a time, where not `_ON_GPU`: what stays near a core's cache."""
+_ON_GPU = 1 << 28
+_QUANTITIES = ("utility", "slope", "quadratic", "prediction", "gain", "quarter_gain", "predicted_gain")
 
 
 def scalar_quadratics(readout: Readout, update: Update) -> Tensor:
@@ -125,3 +140,87 @@ def _decomposition(readout: Readout, update: Update) -> Tensor:
 def _utility(values_N: Tensor, layout: Layout) -> Tensor:
     """The mean over the reference tokens of each question, summed in float64."""
     return Reading.of(values_N.double(), layout).utility_B
+
+
+class Verdicts(NamedTuple):
+    """What follows from enclosures; masked where it is open, [B] each."""
+
+    outcome: np.ma.MaskedArray[Any, Any]
+    prediction_sign: np.ma.MaskedArray[Any, Any]
+    recovered: np.ma.MaskedArray[Any, Any]
+
+    @property
+    def is_open(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Where a verdict is missing; whether something is recovered is only asked of finite-step failures."""
+        failed = self.outcome.filled(-1) == Outcome.FINITE_STEP_FAILURE
+        missing = np.ma.getmaskarray(self.outcome) | np.ma.getmaskarray(self.prediction_sign)
+        found: np.ndarray[Any, np.dtype[np.bool_]] = missing | (failed & np.ma.getmaskarray(self.recovered))
+        return found
+
+
+def verdicts(ends: dict[str, tuple[Floats, Floats]]) -> Verdicts:
+    """The outcome, the sign of A + Q, and whether a quarter of the step recovers a finite-step failure."""
+    gain, slope, quarter = (_signs(*ends[name]) for name in ("gain", "slope", "quarter_gain"))
+    progressing, neutral = gain.filled(9) == 1, gain.filled(9) == 0
+    harmful = gain.filled(9) == -1
+    failed = harmful & (slope.filled(9) == 1)
+    # A ≤ 0 may be known where its sign is not.
+    directional = harmful & (ends["slope"][1] <= 0)
+    outcome = np.select(
+        [progressing, neutral, directional, failed],
+        [Outcome.PROGRESSING, Outcome.NEUTRAL, Outcome.DIRECTIONAL_FAILURE, Outcome.FINITE_STEP_FAILURE],
+    ).astype(np.int8)
+    recovered, lost = failed & (quarter.filled(9) == 1), failed & (ends["quarter_gain"][1] <= 0)
+    return Verdicts(
+        np.ma.masked_array(outcome, mask=~(progressing | neutral | directional | failed)),
+        _signs(*ends["prediction"]),
+        np.ma.masked_array(recovered, mask=~(recovered | lost)),
+    )
+
+
+def _signs(low: Floats, high: Floats) -> np.ma.MaskedArray[Any, Any]:
+    signs = np.sign(low).astype(np.int8)
+    return np.ma.masked_array(signs, mask=(np.sign(low) != np.sign(high)) | ((low == 0) != (high == 0)))
+
+
+def certificate_columns(readout: Readout, update: Update) -> Columns:
+    """The columns of `certificates` of every question of a batch, as many at a time as their FP64 logits fit."""
+    most = max(1, LOGITS // readout.model.vocabulary_size)
+    return stacked([_certified_group(readout, group) for group in update.groups(most)])
+
+
+def _certified_group(readout: Readout, update: Update) -> Columns:
+    layout, (before_ND, after_ND), head = update.layout, update.predicting(), readout.model.head
+    assert head is not None, "only affine readouts are certified, which is checked before anything runs"
+    states = States(before_ND, after_ND, layout.targets_N, layout.tokens_R, layout.options, layout.sequences_B)
+    entries = _ENTRIES.get(before_ND.device.type, _ON_GPU)
+    found = enclose_update(states, Head.of(head.weight_VD, head.bias_V), predicted_scale, entries)
+    enclosed = {name: getattr(found, name) for name in _QUANTITIES}
+    ends = {name: (array(one.low).copy(), array(one.high).copy()) for name, one in enclosed.items()}
+    scale = array(found.scale)
+    first = verdicts(ends)
+    how = np.where(first.is_open, "open", "fp64").astype(object)
+    for place in np.flatnonzero(first.is_open).tolist() if balls.are_installed() else ():
+        own = update.some([place])
+        if sum(own.layout.counts) * readout.model.vocabulary_size > balls.MOST_LOGITS:
+            continue
+        balled = balls.enclose_in_balls(
+            *own.predicting(), *head, own.layout.targets_N, own.layout.counts,
+            layout.questions[place].example.answer, (QUARTER, float(scale[place])),
+        )  # fmt: skip
+        for name in _QUANTITIES:
+            low, high = ends[name]
+            better = getattr(balled, name)
+            low[place], high[place] = max(low[place], better.low), min(high[place], better.high)
+        how[place] = "balls"
+    final = verdicts(ends)
+    how[final.is_open] = "open"
+    bounds = {"L_D": found.bounds.L_D, "safe_scale": found.bounds.safe_scale, "regret_high": found.bounds.regret}
+    return {
+        **{name: pairs(*ends[name]) for name in _QUANTITIES if name != "prediction"},
+        "predicted_scale": scale,
+        "C": pairs(array(found.bounds.C.low), array(found.bounds.C.high)),
+        **{name: np.ma.masked_invalid(array(values)) for name, values in bounds.items()},
+        **final._asdict(),
+        "arithmetic": list(how),
+    }

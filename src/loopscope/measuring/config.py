@@ -8,7 +8,7 @@ protocol, `model_args` or the engine sets it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from os import PathLike, fspath
 from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origin
@@ -41,7 +41,6 @@ from loopscope.errors import (
 )
 from loopscope.measuring.arguments import (
     DEEPEST,
-    MOST_QUESTIONS,
     Ids,
     Limits,
     depth_list,
@@ -51,12 +50,11 @@ from loopscope.measuring.arguments import (
     task_list,
     transition_list,
 )
-from loopscope.measuring.batch_policy import BatchPolicy
-from loopscope.measuring.protocols import PROTOCOLS, protocol_settings
+from loopscope.measuring.batching import MOST_QUESTIONS, BatchPolicy
 from loopscope.models.registry import parse_name
 from loopscope.models.user_models import model_arguments
 from loopscope.store.manifest import LARGEST_STEP, Manifest
-from loopscope.store.schema import Level, ends_of
+from loopscope.store.schema import CHORD, Level, ends_of
 from loopscope.tasks.prompting import FEWSHOT_SEED, MOST_FEWSHOT
 from loopscope.training_steps import step_in
 
@@ -65,7 +63,15 @@ WHAT, DATA, MODEL, NUMBERS, EXECUTION = "What to measure", "Data and prompts", "
 GROUPS = (WHAT, DATA, MODEL, NUMBERS, EXECUTION)
 PROTOCOL, MODEL_ARGS = "protocol", "model_args"
 """Groups of what is no argument of its own: what stands behind a protocol's name, or in `model_args`."""
-_DEVICES = ("auto", "cpu", "cuda", "mps")
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "loopscope": {"batch_size": "auto", "interpolate": True},
+    "paper": {"batch_size": "paper", "dtype": "bfloat16"},
+}
+"""What each protocol sets where the caller gives nothing; `paper` also draws H_0 by its rule, where one is drawn."""
+PAPER_BRACKET = 1e-4
+"""The paper's widest bracket around an optimum, by bisection; with its envelope, FP32 residuals, adaptive extremes."""
+_PROTOCOL_WORDS = f"{'|'.join(PROTOCOLS)}[:NAME=VALUE,...]"
+_DEVICES, _DEVICE_WORDS = ("auto", "cpu", "cuda", "mps"), "cpu|cuda|cuda:1|mps|auto"
 _AUTO = BatchPolicy.parse("auto")
 
 
@@ -73,12 +79,13 @@ def declare(
     default: Any,
     help: str,
     group: str | None = None,
+    metavar: str | None = None,
     *,
-    identity: bool | str = True,
-    resume: bool = False,
+    identity: bool | None = None,
+    stored_as: str | None = None,
+    resume: bool | None = None,
     always: bool = False,
     argument: bool = True,
-    metavar: str | None = None,
     **checks: Any,
 ) -> Any:
     """A setting.
@@ -87,15 +94,19 @@ def declare(
         default: its value where it is left out; `...` where it may not be.
         help: what it is, in one line.
         group: under which heading the command line lists it; None for what is no argument.
-        identity: whether it is part of a run's identity: in the manifest's `settings`, or the manifest's own field.
-        resume: whether the command that continues a run may change it.
+        metavar: how the command line writes its value.
+        identity: whether it is part of a run's identity by itself: the manifest's field of its name, or one of its
+            `settings`. By default all are but those of the group `EXECUTION`.
+        stored_as: the manifest's field that holds it, where that has another name.
+        resume: whether the command that continues a run may change it; by default those of the group `EXECUTION`.
         always: whether the manifest names it where it has its default, too.
         argument: whether it is an argument of `loopscope.measure`, besides being a flag.
-        metavar: how the command line writes its value.
         checks: constraints of pydantic.
     """
-    facts: dict[str, Any] = {"group": group, "identity": identity, "resume": resume, "always": always}
-    facts |= {"argument": argument, "metavar": metavar}
+    identity = group != EXECUTION if identity is None else identity
+    resume = group == EXECUTION and not identity if resume is None else resume
+    facts: dict[str, Any] = {"group": group, "identity": identity, "stored_as": stored_as, "resume": resume}
+    facts |= {"always": always, "argument": argument, "metavar": metavar}
     return Field(default, description=help, json_schema_extra=facts, **checks)
 
 
@@ -106,19 +117,10 @@ def facts_of(field: FieldInfo) -> dict[str, Any]:
 
 
 def _checked(check: Any) -> BeforeValidator:
-    """A check of `errors` or `arguments`: called with the setting's name and what was given."""
+    """A check of `errors` or `arguments`, called with the setting's name and what was given."""
 
     def called(given: Any, info: ValidationInfo) -> Any:
         return check(info.field_name, given)
-
-    return BeforeValidator(called)
-
-
-def _given(check: Any) -> BeforeValidator:
-    """The same for checks that know which setting they are for."""
-
-    def called(given: Any) -> Any:
-        return check(given)
 
     return BeforeValidator(called)
 
@@ -181,137 +183,84 @@ class MeasureConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
 
-    model: Annotated[Any, _given(_model)] = declare(
-        ...,
-        "Name, hub name[@revision], folder, mine.py:build, or a model in memory.",
-        MODEL,
-        identity="model",
-        metavar="NAME",
+    model: Annotated[Any, BeforeValidator(_model)] = declare(
+        ..., "Name, hub name[@revision], folder, mine.py:build, or a model in memory.", MODEL, "NAME", identity=False
     )
-    tasks: Annotated[tuple[Any, ...], _given(task_list)] = declare(
-        ..., "Tasks, separated by commas; see `loopscope tasks`.", DATA, identity="tasks", metavar="TASK,..."
+    tasks: Annotated[tuple[Any, ...], BeforeValidator(task_list)] = declare(
+        ..., "Tasks, separated by commas; see `loopscope tasks`.", DATA, "TASK,...", identity=False
     )
     output: OptionalText = declare(
-        None,
-        "Run directory; by default a dated folder under runs/. The same call resumes.",
-        EXECUTION,
-        identity=False,
-        resume=True,
-        metavar="FOLDER",
+        None, "Run directory; by default a dated folder under runs/. The same call resumes.", EXECUTION, "FOLDER"
     )
-    overwrite: Switch = declare(
-        False, "Measure again what the run directory holds.", EXECUTION, identity=False, resume=True
-    )
-    model_args: Annotated[dict[str, Any], _given(model_arguments)] = declare(
-        {},
-        "What mine.py:build is called with, or what is chosen of a model: ckpt=step900,cores=2.",
-        MODEL,
-        metavar="NAME=VALUE,...",
+    overwrite: Switch = declare(False, "Measure again what the run directory holds.", EXECUTION)
+    model_args: Annotated[dict[str, Any], BeforeValidator(model_arguments)] = declare(
+        {}, "What mine.py:build is called with, or the choice of a model: ckpt=step900.", MODEL, "NAME=VALUE,..."
     )
     transitions: Transitions = declare(
-        (),
-        "Each t of an update t → t+1, e.g. 1-4,8, or a chord 1>3; by default the first beyond the trained depth.",
-        WHAT,
-        identity="transitions",
-        metavar="T,...",
+        (), "Each t of an update t → t+1, or a chord 1>3; by default the first beyond the trained depth.", WHAT, "T,..."
     )
     depths: Depths = declare(
-        (),
-        "Depths at which the utility is stored, besides the ends of every update, e.g. 1-8.",
-        WHAT,
-        identity="depths",
-        metavar="T,...",
+        (), "Depths where the utility is stored, besides the ends of updates, e.g. 1-8.", WHAT, "T,..."
     )
-    level: Level = declare(Level.GRID, "How much is computed for every update.", WHAT, identity="level")
-    tokens: Switch = declare(False, "Store a row for every reference token.", WHAT, identity="tokens")
-    paths: Switch = declare(False, "Store the 257 nodes of the FP64 analysis (level full).", WHAT, identity="paths")
+    level: Level = declare(Level.GRID, "How much is computed for every update.", WHAT)
+    tokens: Switch = declare(False, "Store a row for every reference token.", WHAT)
+    paths: Switch = declare(False, "Store the 257 nodes of the FP64 analysis (level full).", WHAT)
     certify: Switch = declare(False, "Enclose every update's numbers, rounding included (affine readouts).", WHAT)
     trace: Switch = declare(False, "Store a row for every reference position after every loop.", WHAT)
     lens: Whole = declare(
-        0, "Keep this many of the likeliest tokens in these rows; implies trace.", WHAT, ge=0, le=100, metavar="N"
+        0, "Keep this many of the likeliest tokens in these rows; implies trace.", WHAT, "N", ge=0, le=100
     )
-    scales_to: Annotated[float | None, _given(scales_end)] = declare(
-        None, "Also longer steps, at scales up to this, e.g. 2.", WHAT, metavar="SCALE"
+    scales_to: Annotated[float | None, BeforeValidator(scales_end)] = declare(
+        None, "Also longer steps, at scales up to this, e.g. 2.", WHAT, "SCALE"
     )
     protocol: str = declare(
-        "loopscope",
-        "Whose choices hold where a setting is left out, e.g. paper:readout_dtype=float64.",
-        NUMBERS,
-        metavar=f"{'|'.join(PROTOCOLS)}[:NAME=VALUE,...]",
+        "loopscope", "Choices where a setting is left out: paper:readout_dtype=float64.", NUMBERS, _PROTOCOL_WORDS
     )
     initial_state: Literal["question", "paper", "official"] | None = declare(
         None, "How H_0 is drawn, where a model draws it.", NUMBERS
     )
-    limit: Annotated[Limits, _given(limits)] = declare(
-        None, "At most this many questions: 100, or gsm8k=100,piqa=50.", DATA, identity="tasks", metavar="N"
+    limit: Annotated[Limits, BeforeValidator(limits)] = declare(
+        None, "At most this many questions: 100, or gsm8k=100,piqa=50.", DATA, "N", identity=False
     )
-    ids: Annotated[Ids, _given(rows)] = declare(
-        None, "Only these source rows, e.g. 0,5,10-12.", DATA, identity="tasks", metavar="ROW,..."
+    ids: Annotated[Ids, BeforeValidator(rows)] = declare(
+        None, "Only these source rows, e.g. 0,5,10-12.", DATA, "ROW,...", identity=False
     )
     data_dir: OptionalText = declare(
-        None, "Folder with local copies of the benchmarks.", DATA, identity=False, resume=True, metavar="FOLDER"
+        None, "Folder with local copies of the benchmarks.", DATA, "FOLDER", identity=False, resume=True
     )
-    template: OptionalText = declare(
-        None, "Template file instead of the tasks' own.", DATA, identity="tasks", metavar="FILE"
-    )
-    num_fewshot: Whole | None = declare(
-        None, "Examples before each question.", DATA, ge=0, le=MOST_FEWSHOT, metavar="N"
-    )
+    template: OptionalText = declare(None, "Template file instead of the tasks' own.", DATA, "FILE", identity=False)
+    num_fewshot: Whole | None = declare(None, "Examples before each question.", DATA, "N", ge=0, le=MOST_FEWSHOT)
     apply_chat_template: Switch = declare(False, "Ask in the tokenizer's own chat template.", DATA)
-    batch_size: Annotated[str | int | None, _given(_batch_size)] = declare(
-        None,
-        "Questions in a batch; auto is a budget of tokens, paper is two in source order.",
-        NUMBERS,
-        identity="batch",
-        metavar="auto|paper|N",
+    batch_size: Annotated[str | int | None, BeforeValidator(_batch_size)] = declare(
+        None, "Questions in a batch; auto: a budget of tokens.", NUMBERS, "auto|paper|N", identity=False
     )
     device: Annotated[str, _checked(_device)] = declare(
-        "auto",
-        "Where the model runs; a model in memory stays where it is.",
-        EXECUTION,
-        identity="device",
-        metavar="cpu|cuda|cuda:1|mps|auto",
+        "auto", "Where the model runs; a model in memory stays where it is.", EXECUTION, _DEVICE_WORDS, identity=True
     )
     dtype: OptionalText = declare(
-        None,
-        "Dtype of weights and states; by default bfloat16 if published, else as stored.",
-        NUMBERS,
-        identity="dtypes.states",
-        metavar="DTYPE",
+        None, "Dtype of weights and states; else bfloat16 or as stored.", NUMBERS, "DTYPE", stored_as="dtypes.states"
     )
     share_context: Switch = declare(False, "Run what the options of a question have in common once.", NUMBERS)
     long: LongPolicy = declare("error", "What happens to sequences that the model does not allow.", DATA, always=True)
-    tokenizer: Annotated[Any, _given(_tokenizer)] = declare(
-        None,
-        "Tokenizer of this model, folder or file instead of the model's own.",
-        MODEL,
-        identity="tokenizer_sha256",
-        metavar="NAME",
+    tokenizer: Annotated[Any, BeforeValidator(_tokenizer)] = declare(
+        None, "Tokenizer instead of the model's own.", MODEL, "NAME", stored_as="tokenizer_sha256"
     )
-    engine: Literal["local", "ray"] = declare(
-        "local", "In this process, or on Ray.", EXECUTION, identity=False, resume=True
-    )
-    workers: Whole | None = declare(
-        None, "Model replicas of the Ray engine.", EXECUTION, identity=False, resume=True, ge=1, le=10_000, metavar="N"
-    )
+    engine: Literal["local", "ray"] = declare("local", "In this process, or on Ray.", EXECUTION)
+    workers: Whole | None = declare(None, "Model replicas of the Ray engine.", EXECUTION, "N", ge=1, le=10_000)
     progress: Literal["auto", "bar", "plain", "none"] = declare(
-        "auto", "How progress is shown.", EXECUTION, identity=False, resume=True, argument=False
+        "auto", "How progress is shown.", EXECUTION, argument=False
     )
 
     # Set by a protocol, as in protocol="loopscope:unit_size=8".
     readout_dtype: Literal["float32", "float64"] = declare(
-        "float32", "Arithmetic of the readout.", PROTOCOL, identity="dtypes.readout"
+        "float32", "Arithmetic of the readout.", PROTOCOL, stored_as="dtypes.readout"
     )
-    interpolate: bool = declare(
-        False,
-        "Interpolate φ through a nonlinear readout between the scales of its derivatives, where that is as good.",
-        PROTOCOL,
-    )
+    interpolate: bool = declare(False, "Interpolate φ through a nonlinear readout where that is as good.", PROTOCOL)
     initial_seed: Whole | None = declare(
         None,
-        "What H_0 is drawn from, where a model draws it, plus the question's source row.",
+        "What H_0 is drawn from, where it is, plus the source row.",
         PROTOCOL,
-        identity="seeds",
+        identity=False,
         ge=0,
         le=LARGEST_SEED,
     )
@@ -323,9 +272,7 @@ class MeasureConfig(BaseModel):
         ge=0,
         le=MOST_QUESTIONS,
     )
-    unit_size: Whole = declare(
-        64, "Questions measured and stored at a time.", PROTOCOL, identity="unit_size", ge=1, le=MOST_QUESTIONS
-    )
+    unit_size: Whole = declare(64, "Questions measured and stored at a time.", PROTOCOL, ge=1, le=MOST_QUESTIONS)
     fewshot_split: OptionalText = declare(None, "The split or data file that examples come from.", PROTOCOL)
     fewshot_seed: Whole = declare(FEWSHOT_SEED, "What examples are drawn from.", PROTOCOL, ge=0, le=LARGEST_SEED)
 
@@ -428,12 +375,7 @@ class MeasureConfig(BaseModel):
     @classmethod
     def arguments(cls) -> dict[str, FieldInfo]:
         """The settings that are keyword arguments of `loopscope.measure`."""
-        return {name: field for name, field in cls.flags().items() if facts_of(field)["argument"]}
-
-    @classmethod
-    def flags(cls) -> dict[str, FieldInfo]:
-        """The settings that are flags of `loopscope measure`."""
-        return cls.fields_of(*GROUPS)
+        return {name: field for name, field in cls.fields_of(*GROUPS).items() if facts_of(field)["argument"]}
 
     @classmethod
     def fields_of(cls, *groups: str) -> dict[str, FieldInfo]:
@@ -448,7 +390,12 @@ class MeasureConfig(BaseModel):
         """The same settings; where neither updates nor depths are named, with the first beyond the trained depth."""
         if self.depths:
             return self
-        first = default_transition(trained_depth, name)
+        if not isinstance(trained_depth, int) or not 1 <= trained_depth < DEEPEST:
+            raise LoopscopeError(
+                f"{name} does not say how many loops it is trained for (trained_depth {shown(trained_depth)}): name"
+                f" updates with {setting('transitions')}"
+            )
+        first = trained_depth
         return self.model_copy(update={"transitions": (first,), "depths": (first, first + 1)})
 
     def runs(self, most: int) -> list[list[int]]:
@@ -459,7 +406,7 @@ class MeasureConfig(BaseModel):
         """
         found: list[list[int]] = []
         for transition in self.transitions:
-            if not found or len(found[-1]) == most or found[-1][-1] != transition - 1:
+            if not found or len(found[-1]) == most or found[-1][-1] != transition - 1 or transition >= CHORD:
                 found.append([])
             found[-1].append(transition)
         return found
@@ -467,12 +414,7 @@ class MeasureConfig(BaseModel):
     @property
     def paper_bracket(self) -> float | None:
         """The widest bracket of the paper's protocol; None under another or at level quick."""
-        return None if self.level is Level.QUICK else PROTOCOLS[self.protocol].paper_bracket
-
-    @property
-    def spans(self) -> bool:
-        """Whether rows say where their token stands in the text."""
-        return self.tokens or self.trace
+        return PAPER_BRACKET if self.protocol == "paper" and self.level is not Level.QUICK else None
 
     @property
     def deepest(self) -> int:
@@ -484,19 +426,26 @@ class MeasureConfig(BaseModel):
         found = {}
         for name, field in type(self).model_fields.items():
             facts, value = facts_of(field), getattr(self, name)
-            if facts["identity"] is True and (facts["always"] or value != field.default):
+            stored = facts["identity"] and not facts["stored_as"] and name not in Manifest.model_fields
+            if stored and (facts["always"] or value != field.default):
                 found[name] = value
         return found
 
 
-def default_transition(trained_depth: object, name: str) -> int:
-    """The first update beyond the trained depth."""
-    if not isinstance(trained_depth, int) or not 1 <= trained_depth < DEEPEST:
-        raise LoopscopeError(
-            f"{name} does not say how many loops it is trained for (trained_depth {shown(trained_depth)}): name updates"
-            f" with {setting('transitions')}"
-        )
-    return trained_depth
+def protocol_settings(given: object, options: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """A protocol's name, and the settings that it and what stands behind its name choose.
+
+    >>> protocol_settings("paper:unit_size=8", ["unit_size"])
+    ('paper', {'batch_size': 'paper', 'dtype': 'bfloat16', 'unit_size': '8'})
+    """
+    name, _, rest = text("protocol", given).partition(":")
+    chosen = dict(PROTOCOLS[choice("protocol", name, list(PROTOCOLS))])
+    for entry in rest.split(",") if rest else ():
+        option, equals, value = (word.strip() for word in entry.partition("="))
+        if not equals or not value:
+            raise LoopscopeError(f"{setting('protocol', given)}: {shown(entry)} is not NAME=VALUE")
+        chosen[choice("protocol", option.replace("-", "_"), options)] = value
+    return name, chosen
 
 
 def choices(field: FieldInfo) -> tuple[str, ...]:
@@ -558,15 +507,18 @@ def refuse_other_settings(old: Manifest, new: Manifest) -> None:
 
 
 def recorded(manifest: Manifest, name: str) -> Any:
-    """A setting as a manifest records it; None for what it describes in more than one value."""
+    """A setting as a manifest records it; None where it is not part of the identity by itself."""
     field = MeasureConfig.model_fields[name]
-    place: Any = facts_of(field)["identity"]
-    if place is True:
+    facts = facts_of(field)
+    value: Any = manifest
+    place = facts["stored_as"] or name
+    if not facts["identity"]:
+        return None
+    if place.partition(".")[0] not in Manifest.model_fields:
         return manifest.settings.get(name, field.default)
-    value: Any = manifest if place else None
-    for part in str(place).split(".") if place else ():
+    for part in place.split("."):
         value = getattr(value, part)
-    return value if isinstance(value, str | bool | int | tuple) and place != "tasks" else None
+    return value
 
 
 def _in_words(value: Any) -> str:

@@ -17,15 +17,13 @@ Shapes: R sequences, S positions, D hidden width, B questions, K nodes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from loopscope.measuring.host_copies import Columns, array, pairs, stacked
-from loopscope.measuring.readouts import Readout
-from loopscope.measuring.sequence_groups import LOGITS
+from loopscope.measuring.readouts import LOGITS, Readout
 from loopscope.measuring.update import Update
 from loopscope.path import (
     CONTRACTION,
@@ -42,6 +40,7 @@ from loopscope.path import (
     safe_scale,
     search_optimum,
 )
+from loopscope.path.bounds import PaperEnvelope
 from loopscope.readout.affine.envelope import Envelope
 from loopscope.readout.affine.path import AffinePath
 from loopscope.readout.path import UtilityPath
@@ -53,8 +52,7 @@ _KEPT = {"cuda": 1 << 28}
 """FP64 logits of each end that a device keeps at a time: 2 GiB, so that many questions share the rounds of a search."""
 
 
-@dataclass(frozen=True)
-class Analysis:
+class Analysis(NamedTuple):
     """Columns of `questions` and of `paths`, one row per question."""
 
     questions: Columns
@@ -67,18 +65,54 @@ def analyse(readout: Readout, update: Update, paper_bracket: float | None = None
     `paper_bracket` asks for the paper's envelope and extremes, and for optima in brackets of this width.
     """
     kept = _KEPT.get(update.before_RSD.device.type, LOGITS)
-    most = max(1, kept // readout.model.vocabulary_size)
-    found = [_analyse_group(readout, group, paper_bracket) for group in update.groups(most)]
-    return Analysis(*(stacked([getattr(group, name) for group in found]) for name in ("questions", "nodes")))
+    found = [
+        _analyse_group(readout, group, paper_bracket)
+        for group in update.groups(max(1, kept // readout.model.vocabulary_size))
+    ]
+    return Analysis(*map(stacked, zip(*found, strict=True)))
 
 
-def _analyse_group(readout: Readout, update: Update, paper_bracket: float | None) -> Analysis:
-    path = readout.fp64_path(update)
-    known = ConcavePath(path) if isinstance(path, AffinePath) else SearchedPath(path)
-    found, nodes = known.columns(paper_bracket), known.nodes()
-    found["state_gap"] = state_gap(update, torch.float64 if paper_bracket is None else torch.float32)
-    found["quarter_gain"] = nodes["gain"][:, int(CONTRACTION * (PATH_NODES - 1))]
-    return Analysis({f"fp64_{name}": values for name, values in found.items()}, nodes)
+def _analyse_group(readout: Readout, update: Update, bracket: float | None) -> Analysis:
+    found, nodes = path_columns(readout.fp64_path(update), bracket)
+    found["state_gap"] = state_gap(update, torch.float64 if bracket is None else torch.float32)
+    of_paths = {name: values for name, values in nodes._asdict().items() if name != "scales"}
+    return Analysis({f"fp64_{name}": values for name, values in found.items()}, of_paths)
+
+
+def path_columns(path: UtilityPath, bracket: float | None = None) -> tuple[Columns, Nodes]:
+    """The columns of every question that follow from its path, without their prefix, and the nodes."""
+    if isinstance(path, AffinePath):
+        envelope = path.envelope(PATH_NODES - 1)
+        nodes = Nodes(*map(array, (envelope.nodes, *envelope.derivatives.stack[:4])))
+        found = concave_columns(path, nodes, envelope, bracket)
+    else:
+        scales = np.linspace(0.0, 1.0, PATH_NODES)
+        nodes = Nodes(scales, *map(array, path.derivatives(scales.tolist(), 3).stack))
+        found = searched_columns(path, nodes, bracket)
+    slope, quadratic, gain = nodes.coefficients
+    found |= {
+        "slope": slope,
+        "quadratic": quadratic,
+        "gain": gain,
+        "decomposition_residual": pathwise_decomposition(nodes.scales, nodes.curvature, slope, gain).residual,
+        "quarter_gain": nodes.gain[:, int(CONTRACTION * (PATH_NODES - 1))],
+    }
+    return found, nodes
+
+
+class Nodes(NamedTuple):
+    """φ and three derivatives at 257 scales, [B, 257] each."""
+
+    scales: Floats
+    gain: Floats
+    slope: Floats
+    curvature: Floats
+    third: Floats
+
+    @property
+    def coefficients(self) -> tuple[Floats, Floats, Floats]:
+        """A, Q and ΔU."""
+        return self.slope[:, 0], 0.5 * self.curvature[:, 0], self.gain[:, -1]
 
 
 def state_gap(update: Update, dtype: torch.dtype) -> Floats:
@@ -100,10 +134,8 @@ class PathFunctions:
     def __init__(self, path: UtilityPath, nodes_K: Floats, value_BK: Floats, slope_BK: Floats, order: int = 1) -> None:
         self._path, self._order = path, order
         self._known: dict[tuple[int, float], tuple[float, float]] = {}
-        scales = nodes_K.tolist()
-        for row, (values, slopes) in enumerate(zip(value_BK.tolist(), slope_BK.tolist(), strict=True)):
-            places = ((row, scale) for scale in scales)
-            self._known.update(zip(places, zip(values, slopes, strict=True), strict=True))
+        for row, known in enumerate(np.stack([value_BK, slope_BK], 2).tolist()):
+            self._known |= {(row, scale): tuple(pair) for scale, pair in zip(nodes_K.tolist(), known, strict=True)}
 
     def value(self, alpha: Floats, rows: Indices) -> Floats:
         """φ of question rows[k] at scale alpha[k]."""
@@ -130,89 +162,43 @@ class PathFunctions:
 _KINDS = {Location.LEFT_ENDPOINT: "left", Location.INTERIOR: "interior", Location.RIGHT_ENDPOINT: "right"}
 
 
-class ConcavePath:
-    """The path of a reference solution under an affine readout, with the envelope of its derivatives."""
-
-    def __init__(self, path: AffinePath) -> None:
-        self._path, self._envelope = path, path.envelope(PATH_NODES - 1)
-        self._nodes = array(self._envelope.nodes)
-        self._phi, self._first, self._second, self._third, _ = map(array, self._envelope.derivatives.stack)
-        self._functions = PathFunctions(path, self._nodes, self._phi, self._first)
-
-    def nodes(self) -> Columns:
-        """The columns of `paths`."""
-        return {"gain": self._phi, "slope": self._first, "curvature": self._second, "third": self._third}
-
-    def columns(self, bracket: float | None = None) -> Columns:
-        """The FP64 columns of every question, without their prefix; with a bracket by the paper's envelope."""
-        slope, quadratic, gain = self._first[:, 0], 0.5 * self._second[:, 0], self._phi[:, -1]
-        predicted = predicted_scale(slope, quadratic)
-        rows = np.arange(self._path.examples)
-        boundary = concave_boundary(self._functions.value, slope)
-        return {
-            "slope": slope,
-            "quadratic": quadratic,
-            "gain": gain,
-            "decomposition_residual": pathwise_decomposition(self._nodes, self._second, slope, gain).residual,
-            "sampled_curvature": (-self._second).max(1),
-            "sampled_convexity": self._second.max(1),
-            "sampled_third": np.abs(self._third).max(1),
-            **self._bounded(self._cells(as_in_paper=bracket is not None), bracket),
-            "predicted_scale": predicted,
-            "predicted_gain": self._functions.value(predicted, rows),
-            "boundary": pairs(boundary.lower, boundary.upper, slope > 0),
-        }
-
-    def _cells(self, *, as_in_paper: bool) -> CellEnvelope:
-        if not as_in_paper:
-            return CellEnvelope.of(self._envelope)
-        moments = array(self._envelope.range_moments)
-        return CellEnvelope(*paper_envelope(self._nodes, self._second, self._third, moments))
-
-    def _bounded(self, cells: CellEnvelope, bracket: float | None) -> Columns:
-        """What follows from bounds on cells: constants of [0, 1], partition sums, optimum, safe scale."""
-        slope, quadratic = self._first[:, 0], 0.5 * self._second[:, 0]
-        deviation = curvature_deviation(self._nodes, self._second, cells.third)
-        bound = cells.curvature_upper.max(1)
-        improving = slope > 0
-        scale = safe_scale(np.where(improving, slope, 1.0), bound)
-        gain = self._functions.value(np.where(improving, scale, 0.0), np.arange(slope.size))
-        return {
-            "M": cells.third.max(1),
-            "L_D": bound,
-            "mu": cells.curvature_lower.min(1),
-            "C_upper": deviation.upper,
-            "S": residual_envelope(self._nodes, self._first, quadratic, cells.third, deviation.upper),
-            **_optimum(self._functions, cells, self._path.examples, bracket),
-            **_where(improving, {"safe_scale": scale, "safe_gain": gain}),
-        }
+def concave_columns(path: AffinePath, nodes: Nodes, envelope: Envelope, bracket: float | None) -> Columns:
+    """What bounds on cells give, of a reference solution under an affine readout; with a bracket the paper's bounds."""
+    slope, quadratic, _ = nodes.coefficients
+    if bracket is None:
+        bounds = (envelope.curvature_upper, envelope.curvature_lower, envelope.third)
+        cells = PaperEnvelope(*map(array, bounds))
+    else:
+        cells = paper_envelope(nodes.scales, nodes.curvature, nodes.third, array(envelope.range_moments))
+    functions, rows = PathFunctions(path, nodes.scales, nodes.gain, nodes.slope), np.arange(path.examples)
+    deviation = curvature_deviation(nodes.scales, nodes.curvature, cells.third)
+    bound, improving = cells.curvature_upper.max(1), slope > 0
+    safe = safe_scale(np.where(improving, slope, 1.0), bound)
+    safe_gain = functions.value(np.where(improving, safe, 0.0), rows)
+    predicted, boundary = predicted_scale(slope, quadratic), concave_boundary(functions.value, slope)
+    return {
+        "sampled_curvature": (-nodes.curvature).max(1),
+        "sampled_convexity": nodes.curvature.max(1),
+        "sampled_third": np.abs(nodes.third).max(1),
+        "M": cells.third.max(1),
+        "L_D": bound,
+        "mu": cells.curvature_lower.min(1),
+        "C_upper": deviation.upper,
+        "S": residual_envelope(nodes.scales, nodes.slope, quadratic, cells.third, deviation.upper),
+        **_optimum(functions, cells, path.examples, bracket),
+        "safe_scale": np.ma.masked_array(safe, mask=~improving),
+        "safe_gain": np.ma.masked_array(safe_gain, mask=~improving),
+        "predicted_scale": predicted,
+        "predicted_gain": functions.value(predicted, rows),
+        "boundary": pairs(boundary.lower, boundary.upper, improving),
+    }
 
 
-class CellEnvelope(NamedTuple):
-    """Bounds on each cell, [B, cells]: of −φ'' from above and below, of |φ'''|."""
-
-    curvature_upper: Floats
-    curvature_lower: Floats
-    third: Floats
-
-    @classmethod
-    def of(cls, envelope: Envelope) -> CellEnvelope:
-        """On the host."""
-        return cls(*map(array, (envelope.curvature_upper, envelope.curvature_lower, envelope.third)))
-
-
-def _where(shown: np.ndarray[Any, np.dtype[np.bool_]], columns: dict[str, Floats]) -> Columns:
-    """Null elsewhere."""
-    return {name: np.ma.masked_array(values, mask=~shown) for name, values in columns.items()}
-
-
-def _optimum(functions: PathFunctions, cells: CellEnvelope, examples: int, bracket: float | None) -> Columns:
+def _optimum(functions: PathFunctions, cells: PaperEnvelope, examples: int, bracket: float | None) -> Columns:
     """α* in its bracket, and φ(α*) between what concavity allows at the bracket's ends; a wide one by bisection."""
     # The path of an affine readout is concave by its form.
-    if bracket is None:
-        optimum = concave_optimum(functions.derivative, examples)
-    else:
-        optimum = concave_optimum(functions.derivative, examples, tolerance=bracket, bisect=True)
+    how: Any = {} if bracket is None else {"tolerance": bracket, "bisect": True}
+    optimum = concave_optimum(functions.derivative, examples, **how)
     rows = np.arange(examples)
     at_lower, at_upper = functions.value(optimum.lower, rows), functions.value(optimum.upper, rows)
     width = optimum.upper - optimum.lower
@@ -233,7 +219,7 @@ def _optimum(functions: PathFunctions, cells: CellEnvelope, examples: int, brack
     }
 
 
-def _bracket_curvature(envelope: CellEnvelope, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
+def _bracket_curvature(envelope: PaperEnvelope, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
     """μ and ν with μ ≤ −φ'' ≤ ν on each bracket: the extremes of the cells that it touches."""
     below, above = envelope.curvature_lower, envelope.curvature_upper
     cells = below.shape[1]
@@ -244,78 +230,42 @@ def _bracket_curvature(envelope: CellEnvelope, lower: Floats, upper: Floats) -> 
     return np.where(touched, below, np.inf).min(1), np.where(touched, above, -np.inf).max(1)
 
 
-class Extremes(NamedTuple):
-    """The largest sampled −φ'', φ'' and |φ'''|, and how −φ'' and |φ'''| change from 129 locations to 257, [B] each."""
+def searched_columns(path: UtilityPath, nodes: Nodes, bracket: float | None) -> Columns:
+    """What an adaptive search without bounds gives, of any other path.
 
-    curvature: Floats
-    convexity: Floats
-    third: Floats
-    changes: tuple[Floats, Floats]
-
-
-class SearchedPath:
-    """Any other path: an adaptive search without bounds."""
-
-    def __init__(self, path: UtilityPath) -> None:
-        self._path, self._nodes = path, np.linspace(0.0, 1.0, PATH_NODES)
-        self._phi, self._first, self._second, self._third = map(array, path.derivatives(self._nodes.tolist(), 3).stack)
-        slope, quadratic = self._first[:, 0], 0.5 * self._second[:, 0]
-        functions = PathFunctions(path, self._nodes, self._phi, self._first)
-        self._predicted = predicted_scale(slope, quadratic)
-        self._fine, self._coarse = (
-            search_optimum(functions.value, functions.derivative, self._predicted, locations=locations)
-            for locations in (PATH_NODES, (PATH_NODES + 1) // 2)
-        )
-
-    def nodes(self) -> Columns:
-        """The columns of `paths`."""
-        return {"gain": self._phi, "slope": self._first, "curvature": self._second, "third": self._third}
-
-    def columns(self, bracket: float | None = None) -> Columns:
-        """The FP64 columns of every question, without their prefix; with a bracket by the paper's extremes."""
-        second, third, fine, coarse = self._second, self._third, self._fine, self._coarse
-        slope, quadratic, gain = self._first[:, 0], 0.5 * second[:, 0], self._phi[:, -1]
-        extremes = self._even_extremes() if bracket is None else self._searched_extremes()
-        changes = (np.abs(fine.value - coarse.value), np.abs(fine.alpha - coarse.alpha), *extremes.changes)
-        kinds = ["left" if alpha == 0.0 else "right" if alpha == 1.0 else "interior" for alpha in fine.alpha]
-        return {
-            "slope": slope,
-            "quadratic": quadratic,
-            "gain": gain,
-            "decomposition_residual": pathwise_decomposition(self._nodes, second, slope, gain).residual,
-            "sampled_curvature": extremes.curvature,
-            "sampled_convexity": extremes.convexity,
-            "sampled_third": extremes.third,
-            "optimum_low": fine.alpha,
-            "optimum_high": fine.alpha,
-            "optimum_kind": kinds,
-            "optimum_gain_low": fine.value,
-            "optimum_gain_high": fine.value,
-            "predicted_scale": self._predicted,
-            "predicted_gain": fine.predicted_value,
-            **_third_gaps(self._path, third[:, PATH_NODES // 2]),
-            "refined_change": np.stack(changes, 1),
-        }
-
-    def _even_extremes(self) -> Extremes:
-        second, third, half = self._second, np.abs(self._third), slice(None, None, 2)
-        changes = (
-            np.abs((-second).max(1) - (-second[:, half]).max(1)),
-            np.abs(third.max(1) - third[:, half].max(1)),
-        )
-        return Extremes((-second).max(1), second.max(1), third.max(1), changes)
-
-    def _searched_extremes(self) -> Extremes:
-        """At the searched locations instead of the nodes, as in the paper."""
-        known = PathFunctions(self._path, self._nodes, self._second, self._third, order=3)
-        (second, third), (coarse_second, coarse_third) = (
-            [_by_row(function, search.searched) for function in (known.value, known.derivative)]
-            for search in (self._fine, self._coarse)
-        )
-        curved, coarse_curved = (np.maximum(-values, 0.0).max(1) for values in (second, coarse_second))
-        steepest, coarse_steepest = (np.abs(values).max(1) for values in (third, coarse_third))
-        changes = (np.abs(curved - coarse_curved), np.abs(steepest - coarse_steepest))
-        return Extremes((-second).max(1), second.max(1), steepest, changes)
+    Extremes are those at the nodes; with a bracket, as in the paper, those at the searched locations.
+    """
+    slope, quadratic, _ = nodes.coefficients
+    functions, predicted = PathFunctions(path, nodes.scales, nodes.gain, nodes.slope), predicted_scale(slope, quadratic)
+    fine, coarse = (
+        search_optimum(functions.value, functions.derivative, predicted, locations=locations)
+        for locations in (PATH_NODES, (PATH_NODES + 1) // 2)
+    )
+    if bracket is None:
+        sampled: list[tuple[Floats, ...]] = [(nodes.curvature[:, ::step], nodes.third[:, ::step]) for step in (1, 2)]
+        curved, coarse_curved = ((-each[0]).max(1) for each in sampled)
+    else:
+        known = PathFunctions(path, nodes.scales, nodes.curvature, nodes.third, order=3)
+        both = known.value, known.derivative
+        sampled = [tuple(_by_row(each, search.searched) for each in both) for search in (fine, coarse)]
+        curved, coarse_curved = (np.maximum(-each[0], 0.0).max(1) for each in sampled)
+    steepest, coarse_steepest = (np.abs(each[1]).max(1) for each in sampled)
+    pairs_of = ((fine.value, coarse.value), (fine.alpha, coarse.alpha), (curved, coarse_curved))
+    changes = [np.abs(one - other) for one, other in (*pairs_of, (steepest, coarse_steepest))]
+    return {
+        "sampled_curvature": (-sampled[0][0]).max(1),
+        "sampled_convexity": sampled[0][0].max(1),
+        "sampled_third": steepest,
+        "optimum_low": fine.alpha,
+        "optimum_high": fine.alpha,
+        "optimum_kind": ["left" if at == 0.0 else "right" if at == 1.0 else "interior" for at in fine.alpha],
+        "optimum_gain_low": fine.value,
+        "optimum_gain_high": fine.value,
+        "predicted_scale": predicted,
+        "predicted_gain": fine.predicted_value,
+        **_third_gaps(path, nodes.third[:, PATH_NODES // 2]),
+        "refined_change": np.stack(changes, 1),
+    }
 
 
 def _by_row(function: Callable[[Floats, Indices], Floats], alpha_BK: Floats) -> Floats:

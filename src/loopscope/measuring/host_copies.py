@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from loopscope.models.batch import Batch
+from loopscope.models.packing import Packing
 
 
 def upload(arrays: Sequence[Any], device: torch.device) -> list[Tensor]:
@@ -33,49 +34,19 @@ def upload(arrays: Sequence[Any], device: torch.device) -> list[Tensor]:
     return [tensor[: numbers.size].reshape(numbers.shape) for tensor, numbers in zip(sent, whole, strict=True)]
 
 
-def pinned(batch: Batch, device: torch.device) -> Batch:
-    """The same batch in memory from which `Batch.to` does not wait for the device."""
+def pinned(packing: Packing, device: torch.device) -> Packing:
+    """The same packing in memory from which `Packing.to` does not wait for the device."""
     if device.type != "cuda":
-        return batch
-    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    held: dict[str, Any] = {name: value.pin_memory() for name, value in fields.items() if isinstance(value, Tensor)}
-    if batch.parts is not None:
-        held["parts"] = batch.parts.moved(Tensor.pin_memory)
-    return dataclasses.replace(batch, **held)
+        return packing
+    batch = _pinned(packing.batch)
+    sequences = batch if packing.sequences is packing.batch else _pinned(packing.sequences)
+    return Packing(batch, sequences, None if packing.place_RS is None else packing.place_RS.pin_memory())
 
 
-class HostCopy:
-    """Tensors of one device that are being copied to the host."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._shapes = [tensor.shape for tensor in tensors]
-        self._order: dict[torch.dtype, list[int]] = {}
-        for index, tensor in enumerate(tensors):
-            self._order.setdefault(tensor.dtype, []).append(index)
-        self._host = {
-            dtype: _start(torch.cat([tensors[index].detach().reshape(-1) for index in indices]))
-            for dtype, indices in self._order.items()
-        }
-        on_gpu = [tensor.device for tensor in tensors if tensor.is_cuda]
-        self._done = torch.cuda.current_stream(on_gpu[0]).record_event() if on_gpu else None
-
-    def arrays(self) -> list[np.ndarray[Any, Any]]:
-        """The tensors as arrays, in order, when they are on the host."""
-        if self._done is not None:
-            self._done.synchronize()
-        found: dict[int, np.ndarray[Any, Any]] = {}
-        for dtype, indices in self._order.items():
-            sizes = [self._shapes[index].numel() for index in indices]
-            for index, flat in zip(indices, torch.split(self._host[dtype], sizes), strict=True):
-                found[index] = flat.numpy().reshape(self._shapes[index])
-        return [found[index] for index in range(len(self._shapes))]
-
-
-def _start(flat: Tensor) -> Tensor:
-    if not flat.is_cuda:
-        return flat
-    host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
-    return host.copy_(flat, non_blocking=True)
+def _pinned(batch: Batch) -> Batch:
+    held: dict[str, Any] = {name: held.pin_memory() for name, held in vars(batch).items() if isinstance(held, Tensor)}
+    parts = None if batch.parts is None else batch.parts.moved(Tensor.pin_memory)
+    return dataclasses.replace(batch, **held, parts=parts)
 
 
 Columns: TypeAlias = dict[str, Any]
@@ -101,15 +72,37 @@ class PendingColumns:
 
     def __init__(self, tables: Sequence[Columns]) -> None:
         self._tables = tables
-        self._copy = HostCopy([sent for table in tables for value in table.values() for sent in _tensors(value)])
+        tensors = [tensor for table in tables for value in table.values() for tensor in _tensors(value)]
+        self._shapes = [tensor.shape for tensor in tensors]
+        by_dtype: dict[torch.dtype, list[int]] = {}
+        for index, tensor in enumerate(tensors):
+            by_dtype.setdefault(tensor.dtype, []).append(index)
+        self._copies = [
+            (places, _to_host(torch.cat([tensors[place].detach().reshape(-1) for place in places])))
+            for places in by_dtype.values()
+        ]
+        on_gpu = [tensor.device for tensor in tensors if tensor.is_cuda]
+        self._done = torch.cuda.current_stream(on_gpu[0]).record_event() if on_gpu else None
+
+    def arrays(self) -> list[np.ndarray[Any, Any]]:
+        """The tensors as arrays, in order, when they are on the host."""
+        if self._done is not None:
+            self._done.synchronize()
+        found: dict[int, np.ndarray[Any, Any]] = {}
+        for places, flat in self._copies:
+            pieces = torch.split(flat, [self._shapes[place].numel() for place in places])
+            found |= {
+                place: piece.numpy().reshape(self._shapes[place]) for place, piece in zip(places, pieces, strict=True)
+            }
+        return [found[place] for place in range(len(found))]
 
     def is_finite(self) -> bool:
         """Whether every number is finite, when they are on the host."""
-        return all(np.isfinite(values).all() for values in self._copy.arrays() if values.dtype.kind == "f")
+        return all(np.isfinite(values).all() for values in self.arrays() if values.dtype.kind == "f")
 
     def columns(self) -> list[Columns]:
         """The same with arrays and lists only, when the numbers are on the host."""
-        arrays = iter(self._copy.arrays())
+        arrays = iter(self.arrays())
         found: list[Columns] = []
         for table in self._tables:
             columns: Columns = {}
@@ -126,6 +119,12 @@ def _tensors(value: Any) -> tuple[Tensor, ...]:
     if isinstance(value, HostColumn):
         return value.tensors
     return (value,) if isinstance(value, Tensor) else ()
+
+
+def _to_host(flat: Tensor) -> Tensor:
+    if not flat.is_cuda:
+        return flat
+    return torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
 
 
 def array(values: Tensor) -> np.ndarray[Any, Any]:
@@ -148,18 +147,15 @@ def stacked(tables: Sequence[Columns]) -> Columns:
     >>> stacked([{"a": [1], "b": [2]}, {"a": [3]}])
     {'a': [1, 3], 'b': [2, None]}
     """
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    return {name: _joined([table.get(name, [None] * length(table)) for table in tables]) for name in names}
-
-
-def length(columns: Columns) -> int:
-    """How many rows the columns hold."""
-    return len(next(iter(columns.values()))) if columns else 0
-
-
-def _joined(columns: list[Any]) -> Any:
-    if all(isinstance(values, np.ndarray) for values in columns):
-        masked = any(isinstance(values, np.ma.MaskedArray) for values in columns)
-        join: Any = np.ma.concatenate if masked else np.concatenate
-        return join(columns)
-    return [cell for values in columns for cell in (values.tolist() if isinstance(values, np.ndarray) else values)]
+    names = dict.fromkeys(name for table in tables for name in table)
+    lengths = [len(next(iter(table.values()), ())) for table in tables]
+    found: Columns = {}
+    for name in names:
+        parts = [table.get(name, [None] * length) for table, length in zip(tables, lengths, strict=True)]
+        if all(isinstance(part, np.ndarray) for part in parts):
+            masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
+            join: Any = np.ma.concatenate if masked else np.concatenate
+            found[name] = join(parts)
+        else:
+            found[name] = [cell for part in parts for cell in (part.tolist() if isinstance(part, np.ndarray) else part)]
+    return found

@@ -1,8 +1,8 @@
 """Which function makes which stored columns of an update and of a depth.
 
-A producer declares a table, the columns that it returns and when it applies; the pass calls those that do, in this
-order. Adding a column takes its declaration in `store.schema` and a producer here. `trace` has its own in
-`tokens_and_trace`, `examples` in `batching`: they follow from states and texts, not from an update.
+A producer declares a table, the columns that it returns, in order, and when it applies; the pass calls those that do.
+Adding a column takes its declaration in `store.schema` and a producer here. `trace` has its own in `tokens_and_trace`,
+`examples` in `batching`: they follow from states and texts, not from an update.
 
 Nothing here waits for the device, except what level full and certificates search on the host: columns are tensors, or
 `HostColumn`s that follow from the columns before them.
@@ -12,24 +12,22 @@ Shapes: N reference tokens, B questions, K scales.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope.measuring.batching import Layout, Question
-from loopscope.measuring.certificates import certificate_columns
-from loopscope.measuring.checks import endpoint_replay, exact_kl, scalar_check
+from loopscope.measuring.checks import certificate_columns, endpoint_replay, exact_kl, scalar_check
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.fp64 import Analysis, analyse
 from loopscope.measuring.host_copies import Columns, HostColumn
-from loopscope.measuring.readouts import GeneralReadout, Reading, Readout, UpdatePaths
+from loopscope.measuring.readouts import GeneralReadout, OutputChange, Reading, Readout, UpdatePaths
 from loopscope.measuring.tokens_and_trace import token_identity
-from loopscope.measuring.update import Update, predicted_scale, state_change
+from loopscope.measuring.update import Layout, Update, predicted_scale, state_change
 from loopscope.path import CONTRACTION, CURVATURE_SCALES, GRID, classify, scales_up_to
 from loopscope.store.schema import Level
 
@@ -45,10 +43,8 @@ class MeasuredUpdate:
     settings: MeasureConfig
     known_paths: UpdatePaths | None
 
-    @property
-    def layout(self) -> Layout:
-        """Where the reference tokens are."""
-        return self.update.layout
+    def __post_init__(self) -> None:
+        self.layout, self.quick = self.update.layout, self.settings.level is Level.QUICK
 
     @property
     def paths(self) -> UpdatePaths:
@@ -57,9 +53,10 @@ class MeasuredUpdate:
         return self.known_paths
 
     @property
-    def quick(self) -> bool:
-        """Whether nothing but both ends and the derivatives at 0 are asked for."""
-        return self.settings.level is Level.QUICK
+    def outputs(self) -> OutputChange:
+        """How the output distributions differ; not at level quick."""
+        assert self.paths.outputs is not None, "read at every level but quick"
+        return self.paths.outputs
 
     @cached_property
     def derivatives(self) -> Tensor:
@@ -68,40 +65,20 @@ class MeasuredUpdate:
 
     @cached_property
     def gains(self) -> Tensor:
-        """φ on the grid, or at 1, [B, K]."""
+        """φ on the grid, or at 1, [B, K]; the last one is ΔU."""
         # Derivatives first: through a nonlinear readout they are what costs, and they bring the values along.
         _ = self.derivatives
         return self.paths.questions.at_scales([1.0] if self.quick else list(GRID), 0)[0]
 
     @cached_property
-    def slope(self) -> Tensor:
-        """A, [B]."""
-        return self.derivatives[1, :, 0]
-
-    @cached_property
-    def quadratic(self) -> Tensor:
-        """Q, [B]."""
-        return 0.5 * self.derivatives[2, :, 0]
-
-    @property
-    def gain(self) -> Tensor:
-        """ΔU, [B]."""
-        return self.gains[:, -1]
-
-    @cached_property
     def scale(self) -> Tensor:
         """α̂, [B]."""
-        return predicted_scale(self.slope, self.quadratic)
+        return predicted_scale(self.derivatives[1, :, 0], 0.5 * self.derivatives[2, :, 0])
 
     @cached_property
     def utility_before(self) -> Tensor:
         """U(H), [B]."""
         return self.paths.before.utility_B
-
-    @property
-    def utility_after(self) -> Tensor:
-        """U(H⁺), [B]."""
-        return self.utility_before + self.gain
 
     @cached_property
     def analysis(self) -> Analysis:
@@ -118,78 +95,53 @@ class MeasuredDepth:
     layout: Layout
 
 
-Subject = TypeVar("Subject")
-
-
 @dataclass(frozen=True)
-class Producer(Generic[Subject]):
+class Producer:
     """A function that makes some columns of one table.
 
     Attributes:
-        table: the table.
+        table: the table; producers of `depths` are given a `MeasuredDepth`, the others a `MeasuredUpdate`.
         columns: their names.
         applies: whether the columns are asked for and exist; elsewhere they are null.
-        make: the function.
+        make: the function; it returns the columns in order, or those that exist by name.
         uses_paths: whether it reads `MeasuredUpdate.paths`, which are given back before the others run.
     """
 
     table: str
     columns: tuple[str, ...]
-    applies: Callable[[Subject], bool]
-    make: Callable[[Subject], Columns]
+    applies: Callable[[Any], bool]
+    make: Callable[[Any], Sequence[Any] | Columns]
     uses_paths: bool = True
 
 
-UPDATE_PRODUCERS: list[Producer[MeasuredUpdate]] = []
-DEPTH_PRODUCERS: list[Producer[MeasuredDepth]] = []
-
-Of = Callable[[MeasuredUpdate], Columns]
+PRODUCERS: list[Producer] = []
 
 
-def of_update(
-    table: str, *columns: str, when: Callable[[MeasuredUpdate], bool] = lambda _: True, paths: bool = True
-) -> Callable[[Of], Of]:
-    """Declare the producer of some columns of an update."""
+def produces(
+    table: str, *columns: str, when: Callable[[Any], bool] = lambda _: True, paths: bool = True
+) -> Callable[[Any], Any]:
+    """Declare the producer of some columns."""
 
-    def declare(make: Of) -> Of:
-        UPDATE_PRODUCERS.append(Producer(table, columns, when, make, paths))
+    def declare(make: Any) -> Any:
+        PRODUCERS.append(Producer(table, columns, when, make, paths))
         return make
 
     return declare
 
 
-def of_depth(*columns: str, when: Callable[[MeasuredDepth], bool] = lambda _: True) -> Callable[[Any], Any]:
-    """Declare the producer of some columns of `depths`."""
-
-    def declare(make: Callable[[MeasuredDepth], Columns]) -> Callable[[MeasuredDepth], Columns]:
-        DEPTH_PRODUCERS.append(Producer("depths", columns, when, make))
-        return make
-
-    return declare
-
-
-def tables_of_update(measured: MeasuredUpdate) -> Tables:
-    """Every table of an update but for its transition."""
-    tables: Tables = {}
-    needed = sorted((one for one in UPDATE_PRODUCERS if one.applies(measured)), key=lambda one: not one.uses_paths)
-    for producer in needed:
-        if not producer.uses_paths:
-            measured.known_paths = None
-        rows = tables.setdefault(producer.table, {})
-        rows.update(producer.make(measured))
+def tables_of(measured: MeasuredUpdate | MeasuredDepth) -> Tables:
+    """The rows of every table that there are for an update, but for its transition, or for a depth."""
+    update = measured if isinstance(measured, MeasuredUpdate) else None
+    needed = [one for one in PRODUCERS if (one.table == "depths") is (update is None) and one.applies(measured)]
     rows_B = np.asarray([question.row for question in measured.layout.questions])
-    for columns in tables.values():
-        columns.setdefault("row", rows_B)
+    tables: Tables = {}
+    for producer in sorted(needed, key=lambda one: not one.uses_paths):
+        if update is not None and not producer.uses_paths:
+            update.known_paths = None
+        made = producer.make(measured)
+        rows = made if isinstance(made, dict) else dict(zip(producer.columns, made, strict=True))
+        tables.setdefault(producer.table, {"row": rows_B}).update(rows)
     return tables
-
-
-def columns_of_depth(measured: MeasuredDepth) -> Columns:
-    """The rows of `depths` for one depth."""
-    found: Columns = {"row": np.asarray([question.row for question in measured.layout.questions])}
-    for producer in DEPTH_PRODUCERS:
-        if producer.applies(measured):
-            found |= producer.make(measured)
-    return found
 
 
 def _from_grid_on(measured: MeasuredUpdate) -> bool:
@@ -200,115 +152,78 @@ def _full(measured: MeasuredUpdate) -> bool:
     return measured.settings.level is Level.FULL
 
 
-def _ids(questions: tuple[Question, ...]) -> list[str]:
-    return [question.example.id for question in questions]
-
-
-@of_update("questions", "example_id", "source_row")
-def _identity(measured: MeasuredUpdate) -> Columns:
-    questions = measured.layout.questions
-    return {
-        "example_id": _ids(questions),
-        "source_row": np.asarray([question.example.source_row for question in questions]),
-    }
-
-
-@of_update(
-    "questions",
-    *("utility_before", "utility_after", "gain", "slope", "quadratic", "outcome", "quadratic_scale"),
-)
-def _coefficients(measured: MeasuredUpdate) -> Columns:
-    return {
-        "utility_before": measured.utility_before,
-        "utility_after": measured.utility_after,
-        "gain": measured.gain,
-        "slope": measured.slope,
-        "quadratic": measured.quadratic,
-        "outcome": HostColumn(_outcome),
-        "quadratic_scale": measured.scale,
-    }
-
-
 def _outcome(columns: Columns) -> np.ndarray[Any, Any]:
     return np.atleast_1d(classify(columns["slope"], columns["gain"]))
 
 
-@of_update("questions", "quarter_gain", "quadratic_gain", when=lambda m: m.quick and m.settings.short_steps)
-def _short_steps(measured: MeasuredUpdate) -> Columns:
+@produces("questions", "example_id", "source_row")
+def _identity(measured: MeasuredUpdate) -> Sequence[Any]:
+    examples = [question.example for question in measured.layout.questions]
+    return [example.id for example in examples], np.asarray([example.source_row for example in examples])
+
+
+@produces("questions", "utility_before", "utility_after", "gain", "slope", "quadratic", "outcome", "quadratic_scale")
+def _coefficients(measured: MeasuredUpdate) -> Sequence[Any]:
+    before, gain, (_, slope, curvature) = measured.utility_before, measured.gains[:, -1], measured.derivatives[..., 0]
+    return before, before + gain, gain, slope, 0.5 * curvature, HostColumn(_outcome), measured.scale
+
+
+@produces("questions", "quarter_gain", "quadratic_gain", when=lambda m: m.quick and m.settings.short_steps)
+def _short_steps(measured: MeasuredUpdate) -> Sequence[Any]:
     """What a monitor needs at level quick: the gains of a quarter step and of the quadratic step."""
     scale, readout = measured.scale, measured.readout
     if not isinstance(readout, GeneralReadout):
         path = measured.paths.questions
-        quarter, quadratic = path.at_scales([CONTRACTION], 0)[0, :, 0], path.at_own(scale, 0)[0]
-    else:
-        found = readout.read_steps(measured.update, (torch.full_like(scale, CONTRACTION), scale))
-        quarter, quadratic = (reading.utility_B - measured.utility_before for reading in found)
-        quadratic = torch.where(scale == 0.0, 0.0, quadratic)
-    return {"quarter_gain": quarter, "quadratic_gain": quadratic}
+        return path.at_scales([CONTRACTION], 0)[0, :, 0], path.at_own(scale, 0)[0]
+    found = readout.read_steps(measured.update, (torch.full_like(scale, CONTRACTION), scale))
+    quarter, quadratic = (reading.utility_B - measured.utility_before for reading in found)
+    return quarter, torch.where(scale == 0.0, 0.0, quadratic)
 
 
-@of_update("questions", "grid_gain", "curvature_path", "quadratic_gain", when=_from_grid_on)
-def _grid(measured: MeasuredUpdate) -> Columns:
-    return {
-        "grid_gain": measured.gains,
-        "curvature_path": measured.derivatives[2],
-        "quadratic_gain": measured.paths.questions.at_own(measured.scale, 0)[0],
-    }
+@produces("questions", "grid_gain", "curvature_path", "quadratic_gain", when=_from_grid_on)
+def _grid(measured: MeasuredUpdate) -> Sequence[Any]:
+    return measured.gains, measured.derivatives[2], measured.paths.questions.at_own(measured.scale, 0)[0]
 
 
-@of_update("questions", "output_kl", "entropy_change", when=_from_grid_on)
-def _outputs(measured: MeasuredUpdate) -> Columns:
-    outputs, layout = measured.paths.outputs, measured.layout
-    assert outputs is not None, "read at every level but quick"
-    return {
-        "output_kl": layout.question_mean(outputs.divergence_R),
-        "entropy_change": layout.question_mean(outputs.entropy_R),
-    }
+@produces("questions", "output_kl", "entropy_change", when=_from_grid_on)
+def _outputs(measured: MeasuredUpdate) -> Sequence[Any]:
+    return [measured.layout.question_mean(values_R) for values_R in measured.outputs]
 
 
-@of_update(
-    "questions",
-    *("kl_correction", "kl_slope", "kl_gain"),
-    when=lambda m: not m.quick and m.readout.is_affine and not m.layout.is_options,
+@produces(
+    *("questions", "kl_correction", "kl_slope", "kl_gain"),
+    when=lambda m: not m.quick and m.readout.is_affine and m.layout.options is None,
 )
 def _exact_kl(measured: MeasuredUpdate) -> Columns:
     """The correction of a reference solution; under the paper's protocol with A and ΔU, all from FP32 logits."""
-    outputs = measured.paths.outputs
-    assert outputs is not None, "read at every level but quick"
     if measured.settings.paper_bracket is None:
-        return {"kl_correction": outputs.divergence_R}
+        return {"kl_correction": measured.outputs.divergence_R}
     slope, gain, correction = exact_kl(measured.readout, measured.update).unbind(1)
     return {"kl_correction": correction, "kl_slope": slope, "kl_gain": gain}
 
 
-@of_update("questions", "update_norm", "relative_change", "cosine_change", when=_from_grid_on)
-def _states(measured: MeasuredUpdate) -> Columns:
-    return state_change(measured.update)._asdict()
+@produces("questions", "update_norm", "relative_change", "cosine_change", when=_from_grid_on)
+def _states(measured: MeasuredUpdate) -> Sequence[Any]:
+    return state_change(measured.update)
 
 
-@of_update("questions", "bf16_quarter_gain", "bf16_quadratic_gain", when=_from_grid_on)
-def _interventions(measured: MeasuredUpdate) -> Columns:
-    quarter = torch.full_like(measured.scale, CONTRACTION)
-    found = measured.readout.read_rounded(measured.update, (quarter, measured.scale))
-    names = ("bf16_quarter_gain", "bf16_quadratic_gain")
-    return {name: each.utility_B - measured.utility_before for name, each in zip(names, found, strict=True)}
+@produces("questions", "bf16_quarter_gain", "bf16_quadratic_gain", when=_from_grid_on)
+def _interventions(measured: MeasuredUpdate) -> Sequence[Any]:
+    scales = torch.full_like(measured.scale, CONTRACTION), measured.scale
+    found = measured.readout.read_rounded(measured.update, scales)
+    return [reading.utility_B - measured.utility_before for reading in found]
 
 
-@of_update(
-    "questions",
-    *("grid_evaluated", "interpolation_error"),
-    when=lambda measured: measured.paths.interpolation is not None,
-)
+@produces("questions", "grid_evaluated", "interpolation_error", when=lambda m: m.paths.interpolation is not None)
 def _interpolation(measured: MeasuredUpdate) -> Columns:
     return measured.paths.interpolation or {}
 
 
-@of_update(
-    "tokens",
-    *("row", "option", "token", "position", "token_id", "text_start", "text_end", "utility_before", "gain", "slope"),
-    *("quadratic", "outcome", "quadratic_scale", "quarter_gain", "quadratic_gain", "grid_gain"),
+@produces(
+    *("tokens", "row", "option", "token", "position", "token_id", "text_start", "text_end", "utility_before", "gain"),
+    *("slope", "quadratic", "outcome", "quadratic_scale", "quarter_gain", "quadratic_gain", "grid_gain"),
     *("exit_cdf", "exit_depth", "exit_depth_fp64"),  # by `ExitGateTrace`, when the pass is through
-    when=lambda measured: measured.settings.tokens,
+    when=lambda m: m.settings.tokens,
 )
 def _tokens(measured: MeasuredUpdate) -> Columns:
     path = measured.paths.tokens
@@ -329,12 +244,11 @@ def _tokens(measured: MeasuredUpdate) -> Columns:
     return columns if measured.quick else columns | {"grid_gain": path.at_scales(list(GRID), 0)[0].float()}
 
 
-@of_update(
-    "longer_steps",
-    *("end_slope", "gains", "quadratic_scale", "quadratic_gain"),
-    when=lambda measured: measured.settings.scales_to is not None,
+@produces(
+    *("longer_steps", "end_slope", "gains", "quadratic_scale", "quadratic_gain"),
+    when=lambda m: m.settings.scales_to is not None,
 )
-def _longer_steps(measured: MeasuredUpdate) -> Columns:
+def _longer_steps(measured: MeasuredUpdate) -> Sequence[Any]:
     """Steps longer than the proposed one: φ'(1), φ at 0, 0.05, …, S, and the maximiser of Aα + Qα² on [0, S].
 
     φ'(1) > 0 says that the step was too short. The fused kernels of the readout know [0, 1]; beyond it scales are read
@@ -347,38 +261,31 @@ def _longer_steps(measured: MeasuredUpdate) -> Columns:
     _, slope, curvature = path.at_scales([0.0], 2)[..., 0]
     # With α = Sβ the maximiser is S times that of SAβ + S²Qβ² over [0, 1].
     scale = end * predicted_scale(end * slope, end * end * (0.5 * curvature))
-    return {
-        "end_slope": end_slope,
-        "gains": path.at_scales(scales_up_to(end).tolist(), 0)[0],
-        "quadratic_scale": scale,
-        # With a slope that is not stored: the kernels of an affine head that answer values alone know [0, 1] only.
-        "quadratic_gain": path.at_own(scale, 1 if measured.readout.is_affine else 0)[0],
-    }
+    gains = path.at_scales(scales_up_to(end).tolist(), 0)[0]
+    # With a slope that is not stored: the kernels of an affine head that answer values alone know [0, 1] only.
+    return end_slope, gains, scale, path.at_own(scale, 1 if measured.readout.is_affine else 0)[0]
 
 
-@of_update("questions", "scalar_quadratic", when=_from_grid_on, paths=False)
-def _scalar_check(measured: MeasuredUpdate) -> Columns:
+@produces("questions", "scalar_quadratic", when=_from_grid_on, paths=False)
+def _scalar_check(measured: MeasuredUpdate) -> Sequence[Any]:
     checked = [question.row < measured.settings.scalar_checks for question in measured.layout.questions]
-    return {"scalar_quadratic": scalar_check(measured.readout, measured.update, checked)}
+    return [scalar_check(measured.readout, measured.update, checked)]
 
 
-@of_update(
-    "certificates",
-    *("outcome", "prediction_sign", "recovered", "arithmetic", "utility", "slope", "quadratic", "gain", "quarter_gain"),
-    *("predicted_scale", "predicted_gain", "L_D", "safe_scale", "C", "regret_high"),
-    when=lambda measured: measured.settings.certify,
+@produces(
+    *("certificates", "outcome", "prediction_sign", "recovered", "arithmetic", "utility", "slope", "quadratic", "gain"),
+    *("quarter_gain", "predicted_scale", "predicted_gain", "L_D", "safe_scale", "C", "regret_high"),
+    when=lambda m: m.settings.certify,
     paths=False,
 )
 def _certificates(measured: MeasuredUpdate) -> Columns:
-    head = measured.readout.model.head
-    assert head is not None, "only affine readouts are certified, which is checked before anything runs"
-    return certificate_columns(head, measured.update)
+    return certificate_columns(measured.readout, measured.update)
 
 
-@of_update("questions", "endpoint_replay", when=lambda m: m.settings.paper_bracket is not None, paths=False)
-def _endpoint_replay(measured: MeasuredUpdate) -> Columns:
-    ends = measured.utility_before, measured.utility_after
-    return {"endpoint_replay": endpoint_replay(measured.readout, measured.update, *ends)}
+@produces("questions", "endpoint_replay", when=lambda m: m.settings.paper_bracket is not None, paths=False)
+def _endpoint_replay(measured: MeasuredUpdate) -> Sequence[Any]:
+    ends = measured.utility_before, measured.utility_before + measured.gains[:, -1]
+    return [endpoint_replay(measured.readout, measured.update, *ends)]
 
 
 _BOTH = ("slope", "quadratic", "gain", "state_gap", "decomposition_residual", "predicted_scale", "predicted_gain")
@@ -389,9 +296,8 @@ _BRACKET = ("optimum_slope", "optimum_curvature")
 _SEARCHED = ("third_absolute_gap", "third_relative_gap", "refined_change")
 
 
-@of_update(
-    "questions",
-    *(f"fp64_{name}" for name in (*_BOTH, *_OPTIMUM, *_SAMPLED, *_CONCAVE, *_BRACKET, *_SEARCHED)),
+@produces(
+    *("questions", *(f"fp64_{name}" for name in (*_BOTH, *_OPTIMUM, *_SAMPLED, *_CONCAVE, *_BRACKET, *_SEARCHED))),
     when=_full,
     paths=False,
 )
@@ -399,38 +305,23 @@ def _fp64(measured: MeasuredUpdate) -> Columns:
     return measured.analysis.questions
 
 
-@of_update(
-    "paths",
-    *("gain", "slope", "curvature", "third"),
-    when=lambda measured: _full(measured) and measured.settings.paths,
-    paths=False,
-)
+@produces(*("paths", "gain", "slope", "curvature", "third"), when=lambda m: _full(m) and m.settings.paths, paths=False)
 def _path_nodes(measured: MeasuredUpdate) -> Columns:
     return measured.analysis.nodes
 
 
-@of_depth("example_id", "depth", "utility")
-def _utility(measured: MeasuredDepth) -> Columns:
-    questions = measured.layout.questions
-    return {
-        "example_id": _ids(questions),
-        "depth": np.full(len(questions), measured.depth),
-        "utility": measured.reading.utility_B,
-    }
+@produces("depths", "example_id", "depth", "utility")
+def _utility(measured: MeasuredDepth) -> Sequence[Any]:
+    ids = [question.example.id for question in measured.layout.questions]
+    return ids, np.full(len(ids), measured.depth), measured.reading.utility_B
 
 
-@of_depth(
-    *("option_scores", "option_logliks", "chosen_option"),
-    when=lambda measured: measured.layout.is_options,
-)
-def _options(measured: MeasuredDepth) -> Columns:
-    bounds = np.cumsum([question.sequences for question in measured.layout.questions])[:-1]
+@produces("depths", "option_scores", "option_logliks", "chosen_option", when=lambda m: m.layout.options is not None)
+def _options(measured: MeasuredDepth) -> Sequence[Any]:
+    bounds = np.cumsum([len(question.example.sequences) for question in measured.layout.questions])[:-1]
 
     def by_question(_: Columns, values_R: np.ndarray[Any, Any]) -> list[list[float]]:
         return [share.tolist() for share in np.split(values_R, bounds)]
 
-    return {
-        "option_scores": HostColumn(by_question, measured.reading.scores_R),
-        "option_logliks": HostColumn(by_question, measured.reading.sums_R),
-        "chosen_option": HostColumn(lambda columns: [int(np.argmax(scores)) for scores in columns["option_scores"]]),
-    }
+    scores, sums = (HostColumn(by_question, values) for values in (measured.reading.scores_R, measured.reading.sums_R))
+    return scores, sums, HostColumn(lambda columns: [int(np.argmax(row)) for row in columns["option_scores"]])

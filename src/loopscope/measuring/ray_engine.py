@@ -1,7 +1,7 @@
 """The Ray engine: one model replica for each GPU or CPU worker, units as tasks, lost workers replaced.
 
 Workers measure and return their tables; the driver alone writes, so a run directory needs no locking across
-machines and its records are those of the local engine. The driver loads no weights: a worker tells it what it must
+machines and its records are those of the local engine. The driver loads no weights: a worker reports what it must
 know of the model. A worker is given several units at a time, which follow each other without a pause, and fewer of them
 towards the end; units whose worker died are given to another one. While it waits, the driver asks every second
 whether Ray is still there: Ray itself would wait for a minute, then end the process, or wait for ever.
@@ -18,17 +18,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from loopscope.errors import LoopscopeError, answers_command_line, command_line_words, setting
+from loopscope.measuring.batching import Question
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.loading import device_of, in_memory, model_spec
-from loopscope.measuring.plan import ModelFacts, PlannedTask
+from loopscope.measuring.loading import ModelFacts, device_of, in_memory, model_spec
 from loopscope.measuring.ray_guard import RayGuard
-from loopscope.measuring.worker import FindTask, GivenUnit, LocalEngine, MeasuredBatch, Step
+from loopscope.measuring.worker import GivenUnit, LocalEngine, MeasuredBatch, Step
 from loopscope.models.identity import model_identity, own_modules
 from loopscope.models.in_memory import is_factory
 from loopscope.models.tokenizer import Tokenizer
@@ -43,8 +42,8 @@ _ATTEMPTS = 4
 class ReplicaWorker:
     """Runs inside a Ray worker: loads the model once, then measures the units it is given."""
 
-    def __init__(self, config: MeasureConfig, threads: int, for_command_line: bool) -> None:
-        self._config, self._threads, self._for_command_line = config, threads, for_command_line
+    def __init__(self, config: MeasureConfig, threads: int, words: bool) -> None:
+        self._config, self._threads, self._words = config, threads, words
 
     @cached_property
     def _engine(self) -> LocalEngine:
@@ -55,21 +54,22 @@ class ReplicaWorker:
 
     def describe(self) -> tuple[ModelFacts, Tokenizer | None]:
         """What the driver must know of the model, and the tokenizer that comes with it or that the user gave."""
-        with command_line_words(self._for_command_line):
-            return self._engine.facts(), self._engine.tokenizer
+        with command_line_words(self._words):
+            return self._engine.facts, self._engine.tokenizer
 
     def measure(self, units: Sequence[GivenUnit], done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
         """Each unit in order, after its batches."""
-        with command_line_words(self._for_command_line):
-            for step in self._engine.measure(units, done):
+        with command_line_words(self._words):
+            for step in self._engine.run(units, done):
                 yield step._replace(begun=None) if isinstance(step, MeasuredBatch) else step
 
 
 @dataclass
 class _Job:
     unit: WorkUnit
+    questions: Sequence[Question]
     attempt: int = 1
-    questions: int = 0
+    measured: int = 0
     positions: int = 0
 
 
@@ -84,7 +84,6 @@ class RayEngine:
         self._ray: Any = ray
         self._config = config
         self._idle: list[Any] = []
-        self._travelling: list[ModuleType] = []
         self._guard: RayGuard | None = None
         self._started = not ray.is_initialized()
         try:
@@ -92,37 +91,25 @@ class RayEngine:
             if self._started:
                 self._guard = connect(ray, config.workers)
             self._servers = _servers(ray)
-            self._count, needed = _placement(ray, device_of(config), config.workers)
+            self._count, needed = _placement(self._ray.cluster_resources(), device_of(config), config.workers)
+            # Once for all workers: a model in memory may be large. Questions go to a worker with each unit.
+            self._sent = ray.put(config.model_copy(update={"tasks": (), "sample": None}))
+            self._actor: Any = self._ray.remote(**needed)(ReplicaWorker)
+            worker = self._hire()
+            self.facts, self.tokenizer = self._get(worker.describe.remote())
         except BaseException:
             self.close()
             raise
-        self._actor: Any = self._ray.remote(**needed)(ReplicaWorker)
-
-    def facts(self) -> ModelFacts:
-        """Those that the first worker reports."""
-        return self._described[0]
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """That of a worker, where the model may have brought it."""
-        return self._described[1]
-
-    @cached_property
-    def _described(self) -> tuple[ModelFacts, Tokenizer | None]:
-        worker = self._hire()
-        facts, tokenizer = self._get(worker.describe.remote())
         self._idle.append(worker)
-        given = in_memory(self._config)
+        given = in_memory(config)
         if given is not None and not is_factory(given):
             # A copy that travelled has lost the source of its classes; the run is that of the object here.
-            info = facts.info.model_copy(update={"weights": model_identity(given)})
-            facts = dataclasses.replace(facts, info=info)
-        return facts, tokenizer
+            info = self.facts.info.model_copy(update={"weights": model_identity(given)})
+            self.facts = dataclasses.replace(self.facts, info=info)
 
-    def run(self, units: Sequence[WorkUnit], find: FindTask, done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
+    def run(self, units: Iterable[GivenUnit], done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
         """Each unit as a worker finishes it, and its batches before it."""
-        ray = self._ray
-        waiting = deque(_Job(unit) for unit in units)
+        waiting = deque(_Job(unit, list(map(_portable, questions))) for unit, questions in units)
         self._idle += [self._hire() for _ in range(min(self._count, len(waiting)) - len(self._idle))]
         busy: dict[Any, tuple[Any, deque[_Job]]] = {}
         while waiting or busy:
@@ -132,30 +119,31 @@ class RayEngine:
                 count = len(waiting) if self._count == 1 else max(1, len(waiting) // (2 * self._count))
                 jobs = deque(waiting.popleft() for _ in range(count))
                 measure = worker.measure.options(num_returns="streaming")
-                busy[measure.remote([_given(job.unit, find(job.unit)) for job in jobs], done)] = (worker, jobs)
+                busy[measure.remote([(job.unit, job.questions) for job in jobs], done)] = (worker, jobs)
             steps = self._first(busy)
             worker, jobs = busy[steps]
+            job = jobs[0]
             try:
                 step: Step = self._get(next(steps))
-            except ray.exceptions.RayActorError as error:
+            except self._ray.exceptions.RayActorError as error:
                 del busy[steps]
-                job = jobs.popleft()  # the others have not begun
                 if job.attempt >= _ATTEMPTS:
                     raise LoopscopeError(
                         f"{job.attempt} workers died over {job.unit.task} rows {job.unit.start}-{job.unit.stop - 1}:"
                         f" Ray's logs say why (often memory: try fewer {setting('workers')} or a smaller"
                         f" {setting('batch_size')})"
                     ) from error
-                yield MeasuredBatch(-job.questions, -job.positions)
-                waiting.extendleft([*reversed(jobs), _Job(job.unit, job.attempt + 1)])
+                yield MeasuredBatch(-job.measured, -job.positions)
+                jobs[0] = _Job(job.unit, job.questions, job.attempt + 1)  # the others have not begun
+                waiting.extendleft(reversed(jobs))
                 self._idle.append(self._hire())
                 continue
             if isinstance(step, MeasuredBatch):
-                jobs[0].questions += step.questions
-                jobs[0].positions += step.positions
+                job.measured += step.questions
+                job.positions += step.positions
                 yield step
                 continue
-            job = jobs.popleft()
+            jobs.popleft()
             if not jobs:
                 del busy[steps]
                 self._idle.append(worker)
@@ -167,39 +155,28 @@ class RayEngine:
         for worker in self._idle:
             self._ray.kill(worker)
         self._idle.clear()
-        for module in self._travelling:
-            self._ray.cloudpickle.unregister_pickle_by_value(module)
-        self._travelling.clear()
         if self._started:
             self._ray.shutdown()
         if self._guard is not None:
             self._guard.close()
 
     def _make_portable(self) -> None:
-        """The modules of the user's own travel with a model in memory: a worker may not find them."""
-        given, pickling, spec = in_memory(self._config), self._ray.cloudpickle, model_spec(self._config)
+        """The user's modules travel with a model in memory: a worker may not find them."""
+        given, pickling, device = in_memory(self._config), self._ray.cloudpickle, device_of(self._config)
         if given is None:
             return
-        remedy = f"give its maker by name, {setting('model', 'mine.py:build')}"
-        device = device_of(self._config)
-        if not is_factory(given) and torch.device(device).type != "cpu":
-            raise LoopscopeError(f"{spec} is on {device}, which no worker has: {remedy}")
-        known = pickling.list_registry_pickle_by_value()
-        self._travelling = [module for module in own_modules(given) if module.__name__ not in known]
-        for module in self._travelling:
-            pickling.register_pickle_by_value(module)
         try:
+            if not is_factory(given) and torch.device(device).type != "cpu":
+                raise ValueError(f"it is on {device}, which no worker has")
+            for module in own_modules(given):
+                pickling.register_pickle_by_value(module)
             pickling.dumps(given)
         except Exception as error:  # whatever an object's own code raises
             reason = " ".join(str(error).split()) or type(error).__name__
             raise LoopscopeError(
-                f"{spec} cannot be sent to {setting('engine', 'ray')}'s workers ({reason}): {remedy}"
+                f"{model_spec(self._config)} cannot be sent to {setting('engine', 'ray')}'s workers ({reason}): give"
+                f" its maker by name, {setting('model', 'mine.py:build')}"
             ) from error
-
-    @cached_property
-    def _sent(self) -> Any:
-        """Once for all workers: a model in memory may be large. Rows go to a worker with each unit."""
-        return self._ray.put(self._config.model_copy(update={"tasks": (), "sample": None}))
 
     def _hire(self) -> Any:
         self._require_alive()
@@ -232,10 +209,11 @@ class RayEngine:
             raise error.cause if isinstance(error.cause, LoopscopeError) else error from None
 
 
-def _given(unit: WorkUnit, planned: PlannedTask) -> GivenUnit:
-    """A unit with its rows in a form that travels: a read-only mapping does not."""
-    rows = [dataclasses.replace(row, metadata=dict(row.metadata)) for row in planned.rows[unit.start : unit.stop]]
-    return unit, planned.task, rows
+def _portable(question: Question) -> Question:
+    """The same in a form that travels: a read-only mapping does not."""
+    metadata = dict(question.text.metadata)
+    text = dataclasses.replace(question.text, metadata=metadata)
+    return dataclasses.replace(question, text=text, example=dataclasses.replace(question.example, metadata=metadata))
 
 
 def connect(ray: Any, workers: int | None) -> RayGuard | None:
@@ -277,9 +255,12 @@ def _servers(ray: Any) -> list[tuple[str, int]]:
     return [(host, int(port)), (own["NodeManagerAddress"], int(own["NodeManagerPort"]))]
 
 
-def _placement(ray: Any, device: str, workers: int | None) -> tuple[int, dict[str, float]]:
-    """How many replicas, and what each needs; "auto" takes GPUs where the cluster has some."""
-    resources = ray.cluster_resources()
+def _placement(resources: Mapping[str, float], device: str, workers: int | None) -> tuple[int, dict[str, float]]:
+    """How many replicas, and what each needs; "auto" takes GPUs where the cluster has some, shared by more replicas.
+
+    >>> _placement({"GPU": 8, "CPU": 64}, "auto", 12), _placement({"CPU": 4}, "auto", None)
+    ((12, {'num_gpus': 0.5}), (4, {'num_cpus': 1}))
+    """
     gpus = int(resources.get("GPU", 0))
     if device.startswith("cuda") and not gpus:
         raise LoopscopeError(
@@ -287,13 +268,4 @@ def _placement(ray: Any, device: str, workers: int | None) -> tuple[int, dict[st
         )
     if not gpus or not device.startswith(("cuda", "auto")):
         return workers or max(1, int(resources.get("CPU", 1))), {"num_cpus": 1}
-    return workers or gpus, {"num_gpus": gpu_share(gpus, workers or gpus)}
-
-
-def gpu_share(gpus: int, workers: int) -> float:
-    """What part of a GPU each worker asks for: a whole one, or less where several share one.
-
-    >>> gpu_share(8, 3), gpu_share(1, 2), gpu_share(8, 12)
-    (1.0, 0.5, 0.5)
-    """
-    return 1.0 / max(1, -(-workers // gpus))
+    return workers or gpus, {"num_gpus": 1.0 / -(-(workers or gpus) // gpus)}

@@ -4,7 +4,7 @@ A driver that is killed cannot end what it started, and Ray's agents live on for
 waits for the driver's end (its standard input closes) and then kills what is left of the Ray: the processes that carry
 the pass's mark in their environment, which they inherit from each other, and those that call themselves `ray::…`, which
 wipes the environment that others see, and have a file of the Ray's session open. Runs as a script, with the standard
-library alone.
+library alone. Needs /proc, and does nothing without.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ _SECONDS_TO_SWEEP = 10.0
 
 
 class RayGuard:
-    """Ends the Ray that `start` starts with this process, or when it is closed. Needs /proc, and does nothing without.
-
-    Args:
-        start: returns the folder of the Ray's session.
-    """
+    """Ends the Ray that `start` starts, and whose session's folder it returns, with this process or when closed."""
 
     def __init__(self, start: Callable[[], str]) -> None:
         mark = uuid.uuid4().hex
@@ -43,9 +39,9 @@ class RayGuard:
             raise
         finally:
             del os.environ[MARK]
-        if self._process.stdin is not None:
-            self._process.stdin.write(session)
-            self._process.stdin.flush()
+        assert self._process.stdin is not None
+        self._process.stdin.write(session)
+        self._process.stdin.flush()
 
     def close(self) -> None:
         """End whatever is left, now."""

@@ -10,14 +10,20 @@ tokens that the kernels give up are evaluated otherwise. Without, such a token i
 Through a nonlinear readout φ is interpolated between the five scales of its derivatives where that is as good as
 evaluating it: the error is measured on every question, and what it may be is the rounding of the readout itself.
 
-Shapes: N reference tokens, R sequences, B questions, S positions, D hidden width, V vocabulary, K scales.
+A readout that may look at all positions is read a group of whole sequences at a time: as many as fit into memory. Where
+it is a body and a head, the head reads a few tokens at a time, and it is the body's activations that must fit; of any
+other readout the logits must. Rows are cut to the longest sequence of their group.
+
+Shapes: N reference tokens of a batch, n of a group or chunk, R sequences, B questions, S positions, D hidden width, V
+vocabulary, K scales.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
@@ -26,25 +32,32 @@ import torch
 from torch import Tensor
 
 from loopscope.kernels.choice import takes_kernel
-from loopscope.measuring.batching import Layout
+from loopscope.measuring.batching import groups_within
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.host_copies import Columns
-from loopscope.measuring.sequence_groups import SequenceReadout
-from loopscope.measuring.update import Update, interpolated, predicting
+from loopscope.measuring.update import Layout, Update, interpolated, predicting
 from loopscope.models.protocol import AffineHead, LoopedModel
+from loopscope.models.walk import halves, read, readout_asks_context
 from loopscope.path import CURVATURE_SCALES, GRID
 from loopscope.readout.affine.path import AffinePath, affine_path, affine_path_from_states, surveys
-from loopscope.readout.affine.query import Survey
 from loopscope.readout.affine.reference import log_probability_at_start
+from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.composed import InterpolatedPath, JoinedPath, MeanPath, RememberedPath
 from loopscope.readout.general.interpolation import NODES, interpolate
 from loopscope.readout.general.nested import Derivation
 from loopscope.readout.general.path import nonlinear_path_from_states
+from loopscope.readout.general.token_derivatives import logit_chunks
 from loopscope.readout.options import OptionPath
 from loopscope.readout.path import UtilityPath
-from loopscope.readout.softmax import Softmax, SoftmaxChange
+from loopscope.readout.softmax import Softmax, SoftmaxChange, log_probability
 from loopscope.store.schema import Level
 
+LOGITS = 1 << 25
+"""Logits that exist at a time: a quarter of a gigabyte in float64."""
+_STATES = {"cpu": 1 << 22, "cuda": 1 << 23}
+"""Entries of the states that a body reads at a time; its activations hold some fifty times as many."""
+_COLUMNS = 16
+"""Rows are cut to a multiple of this, as kernels like them."""
 _GPU_BLOCK = 1 << 24
 """Logits of a block on a GPU: 128 MiB in float64."""
 _MOST_CONSECUTIVE = 7
@@ -53,6 +66,7 @@ ROUNDINGS = 8.0
 """What interpolation may be off by: so many roundings of 1 + |score|, in the readout's arithmetic."""
 VALUES = 8.0
 """How many times that the evaluated values may lie apart from the polynomial: they are rounded differences."""
+_GRID_SURVEY = len(GRID), CURVATURE_SCALES
 GENERAL = "general"
 """Taylor mode through a readout that is not affine, in `backends_used`; nested forward mode is "nested" there."""
 _DERIVATIONS: WeakKeyDictionary[Any, Derivation] = WeakKeyDictionary()
@@ -123,23 +137,54 @@ class UpdatePaths:
         return self.after or Reading.of(self.before.log_p_N + self.tokens.at_scales([1.0], 0)[0, :, 0], layout)
 
 
-class Surveyed(NamedTuple):
-    """An update under an affine head: the path of every reference token, and the results of one survey of it."""
+class Group(NamedTuple):
+    """Whole sequences of a batch and their reference tokens.
 
-    path: AffinePath
-    survey: Survey
+    Attributes:
+        rows: the sequences.
+        tokens: their reference tokens.
+        positions_n2: where those are predicted, rows counted from the group's first.
+        sequence_n: the sequence of each, counted from the group's first.
+        targets_n: the tokens themselves.
+        width: positions of a row that are read; beyond it there is padding alone.
+    """
+
+    rows: slice
+    tokens: slice
+    positions_n2: Tensor
+    sequence_n: Tensor
+    targets_n: Tensor
+    width: int
+
+    def cut(self, state_RSD: Tensor) -> Tensor:
+        """The group's share of a state."""
+        return state_RSD[self.rows, : self.width]
 
 
-class Readout(SequenceReadout, ABC):
-    """A model's readout: readings of states, and φ of updates."""
+class Chunk(NamedTuple):
+    """Logits of some reference tokens at one state or more, [n, V] each."""
+
+    targets_n: Tensor
+    logits: list[Tensor]
+
+    def log_probabilities(self, state: int) -> Tensor:
+        """Of the targets at one of the states, float64 [n]."""
+        z_nV = self.logits[state]
+        return log_probability(z_nV if z_nV.is_cuda else z_nV.double(), self.targets_n)
+
+
+class Readout(ABC):
+    """A model's readout in a dtype: readings of states, and φ of updates."""
 
     is_affine: ClassVar[bool]
     """Whether logits are affine in the state."""
     reads_pairs = False
     """Whether two states are read in one pass over the head."""
+    most_consecutive = 1
+    """Consecutive updates that are surveyed together."""
 
     def __init__(self, model: LoopedModel, dtype: torch.dtype) -> None:
-        super().__init__(model, dtype)
+        self.model, self.dtype = model, dtype
         self._used: list[set[str]] = []
 
     @property
@@ -157,19 +202,9 @@ class Readout(SequenceReadout, ABC):
         found = [chunk.log_probabilities(0) for chunk in self.chunks([state_RSD], layout)]
         return Reading.of(torch.cat(found), layout)
 
-    def consecutive_updates(self, settings: MeasureConfig) -> int:
-        """How many consecutive updates are surveyed together."""
-        return 1
-
-    def surveys(self, updates: Sequence[Update], settings: MeasureConfig) -> Sequence[Surveyed | None]:
-        """What is found out about consecutive updates together, before `paths` is asked about each."""
-        return [None] * len(updates)
-
     @abstractmethod
-    def paths(
-        self, update: Update, settings: MeasureConfig, before: Reading | None, surveyed: Surveyed | None = None
-    ) -> UpdatePaths:
-        """φ of every reference token and question; `before` is the reading of H where there is one."""
+    def paths(self, updates: Sequence[Update], settings: MeasureConfig, before: Reading | None) -> list[UpdatePaths]:
+        """φ of every reference token and question of consecutive updates; `before` is the first H's reading, if any."""
 
     @abstractmethod
     def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
@@ -178,6 +213,58 @@ class Readout(SequenceReadout, ABC):
     @abstractmethod
     def fp64_path(self, update: Update) -> UtilityPath:
         """φ of every question with readout and derivatives in FP64."""
+
+    def groups(self, layout: Layout, most: int | None = None) -> Iterator[Group]:
+        """Whole sequences at a time: as many as fit, or with at most `most` reference tokens."""
+        first, lengths = 0, layout.lengths
+        for rows in self._fitting(layout, most):
+            last = first + sum(layout.counts[rows.start : rows.stop])
+            tokens = slice(first, last)
+            row_n, place_n = layout.positions_N2[tokens].unbind(1)
+            yield Group(
+                slice(rows.start, rows.stop),
+                tokens,
+                torch.stack([row_n - rows.start, place_n], 1),
+                layout.sequence_N[tokens] - rows.start,
+                layout.targets_N[tokens],
+                self.width(layout, max(lengths[rows.start : rows.stop])),
+            )
+            first = last
+
+    def width(self, layout: Layout, longest: int) -> int:
+        """How many positions of the batch's rows are read where no sequence has more than `longest`."""
+        padded = int(layout.batch.input_ids.shape[1])
+        return min(-(-longest // _COLUMNS) * _COLUMNS, padded) if self._is_headed else padded
+
+    def _fitting(self, layout: Layout, most: int | None) -> Iterator[range]:
+        if most is None and self._is_headed:
+            entries = _STATES.get(self.model.device.type, _STATES["cpu"])
+            return groups_within(layout.lengths, max(1, entries // self.model.hidden_size))
+        return groups_within(layout.counts, most or max(1, LOGITS // self.model.vocabulary_size))
+
+    @cached_property
+    def _is_headed(self) -> bool:
+        """Whether the readout is a body and a head that know nothing but the state."""
+        return not readout_asks_context(self.model) and halves(self.model, self.dtype) is not None
+
+    def of_group(self, group: Group, layout: Layout, dtype: torch.dtype) -> Callable[..., Tensor]:
+        """From states of the group's rows to logits."""
+        context = layout.context_of(group.rows)
+        return halves(self.model, dtype, context) or (
+            lambda state, positions: read(self.model, state, positions, dtype, context)
+        )
+
+    def chunks(self, states: Sequence[Tensor], layout: Layout) -> Iterator[Chunk]:
+        """Logits at the prediction positions of some states, without TF32, a few tokens at a time."""
+        for group in self.groups(layout):
+            readout = self.of_group(group, layout, self.dtype)
+            made = [logit_chunks(readout, group.cut(state), group.positions_n2, 1) for state in states]
+            while True:
+                with full_precision_products():
+                    found = [chunk for chunks in made if (chunk := next(chunks, None)) is not None]
+                if not found:
+                    break
+                yield Chunk(group.targets_n[found[0].rows], [chunk.logits for chunk in found])
 
 
 class GeneralReadout(Readout):
@@ -207,10 +294,9 @@ class GeneralReadout(Readout):
         states = (start + scale_B[rows, None, None].to(start.dtype) * moved for scale_B in scales_B)
         return [self.read(state, update.layout) for state in states]
 
-    def paths(
-        self, update: Update, settings: MeasureConfig, before: Reading | None, surveyed: Surveyed | None = None
-    ) -> UpdatePaths:
+    def paths(self, updates: Sequence[Update], settings: MeasureConfig, before: Reading | None) -> list[UpdatePaths]:
         """From readings of both ends, and paths of the sequences."""
+        (update,) = updates
         layout, quick = update.layout, settings.level is Level.QUICK
         before, after, outputs = self._ends(update, before, outputs=not quick)
         sequences = self.sequences(update, self.dtype)
@@ -223,7 +309,7 @@ class GeneralReadout(Readout):
         if quick:
             tokens.know([1.0], (after.log_p_N - before.log_p_N).reshape(1, -1, 1))
         mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R, scaled)
-        return UpdatePaths(tokens, _joint(mean, layout), before, after, outputs, interpolation)
+        return [UpdatePaths(tokens, _joint(mean, layout), before, after, outputs, interpolation)]
 
     def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
         """From whole states; padding keeps the proposed one."""
@@ -249,21 +335,13 @@ class GeneralReadout(Readout):
     def sequences(self, update: Update, dtype: torch.dtype) -> JoinedPath:
         """φ of every sequence's mean log probability."""
         self._used.append({GENERAL})
-        return JoinedPath(
-            [
-                nonlinear_path_from_states(
-                    self.of_group(group, update.layout, dtype),
-                    group.cut(update.before_RSD),
-                    group.cut(update.after_RSD),
-                    group.targets_n,
-                    group.positions_n2,
-                    examples=group.sequence_n,
-                    dtype=dtype,
-                    impl=self._derivation,
-                )
-                for group in self.groups(update.layout)
-            ]
-        )
+        paths = []
+        for group in self.groups(update.layout):
+            ends = group.cut(update.before_RSD), group.cut(update.after_RSD)
+            where, readout = (group.targets_n, group.positions_n2), self.of_group(group, update.layout, dtype)
+            how: Any = {"dtype": dtype, "impl": self._derivation, "examples": group.sequence_n}
+            paths.append(nonlinear_path_from_states(readout, *ends, *where, **how))
+        return JoinedPath(paths)
 
     def _ends(
         self, update: Update, before: Reading | None, *, outputs: bool
@@ -318,10 +396,7 @@ class GeneralReadout(Readout):
         def of_each_sequence(scales_R: Tensor) -> Tensor:
             return layout.sequence_mean(per_token(scales_R[layout.sequence_N]))
 
-        columns: Columns = {
-            "grid_evaluated": evaluated_B,
-            "interpolation_error": layout.question_largest(error_R),
-        }
+        columns: Columns = {"grid_evaluated": evaluated_B, "interpolation_error": layout.question_largest(error_R)}
         return tokens, InterpolatedPath(sequences, of_each_sequence, of_sequences), columns
 
 
@@ -347,45 +422,33 @@ class AffineReadout(Readout):
         # A core wants blocks that stay in its cache, which is the path's own choice; a GPU wants a few large ones.
         on_cpu, vocabulary = head.weight_VD.device.type == "cpu", int(head.weight_VD.shape[0])
         self.reads_pairs = model.device.type != "cpu"
-        self._blocks: dict[str, Any] = {
-            "block_tokens": None if on_cpu else max(1, _GPU_BLOCK // vocabulary),
-            "block_vocabulary": None if on_cpu else vocabulary,
-        }
+        if dtype == torch.float32 and takes_kernel(head.weight_VD.detach()):
+            self.most_consecutive = _MOST_CONSECUTIVE
+        self._blocks: dict[str, Any] = {"block_tokens": None if on_cpu else max(1, _GPU_BLOCK // vocabulary)}
 
     def read_pair(self, first_ND: Tensor, second_ND: Tensor, layout: Layout) -> tuple[Reading, Reading]:
         """Two states at the prediction positions, for one pass over the head."""
         found = self._tokens(first_ND, second_ND, layout).survey(2, [], 0)
         return Reading.of(found.initial, layout), Reading.of(found.initial + found.gains[:, -1], layout)
 
-    def consecutive_updates(self, settings: MeasureConfig) -> int:
-        """A few where the fused kernels take them; one of level full, which does more with each."""
-        if settings.level is Level.FULL or self.dtype != torch.float32:
-            return 1
-        return _MOST_CONSECUTIVE if takes_kernel(self._head.weight_VD.detach()) else 1
-
-    def surveys(self, updates: Sequence[Update], settings: MeasureConfig) -> Sequence[Surveyed]:
-        """Everything but scales of the questions' own."""
-        layout, (points, with_derivatives) = updates[0].layout, _survey_scales(settings)
+    def paths(self, updates: Sequence[Update], settings: MeasureConfig, before: Reading | None) -> list[UpdatePaths]:
+        """From one survey of all the updates: everything but scales of the questions' own."""
+        layout, quick = updates[0].layout, settings.level is Level.QUICK
+        # φ at how many even scales, and the scales of derivatives; token rows hold the gain of a quarter step besides.
+        points, nodes = (len(CURVATURE_SCALES) if settings.tokens else 2, (0.0,)) if quick else _GRID_SURVEY
         states = [updates[0].before_RSD, *(update.after_RSD for update in updates)]
-        ends = pairwise([predicting(state, layout) for state in states])
-        paths = [self._tokens(*pair, layout) for pair in ends]
-        found = surveys(paths, points, with_derivatives, 2)
-        return [Surveyed(path, survey) for path, survey in zip(paths, found, strict=True)]
-
-    def paths(
-        self, update: Update, settings: MeasureConfig, before: Reading | None, surveyed: Surveyed | None = None
-    ) -> UpdatePaths:
-        """From the survey of the update."""
-        layout, (points, with_derivatives) = update.layout, _survey_scales(settings)
-        path, survey = surveyed or self.surveys([update], settings)[0]
-        tokens = RememberedPath(path, survey.initial)
-        tokens.know([index / (points - 1) for index in range(points)], survey.gains.unsqueeze(0))
-        tokens.know(with_derivatives, survey.derivatives)
-        before = Reading.of(survey.initial, layout)
-        ends = survey.distributions
-        outputs = OutputChange(layout.sequence_mean(ends.divergence), layout.sequence_mean(ends.entropy_change))
-        mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R)
-        return UpdatePaths(tokens, _joint(mean, layout), before, None, outputs)
+        paths = [self._tokens(*ends, layout) for ends in pairwise([predicting(state, layout) for state in states])]
+        found = []
+        for path, survey in zip(paths, surveys(paths, points, nodes, 2), strict=True):
+            tokens = RememberedPath(path, survey.initial)
+            tokens.know([index / (points - 1) for index in range(points)], survey.gains.unsqueeze(0))
+            tokens.know(nodes, survey.derivatives)
+            before = Reading.of(survey.initial, layout)
+            ends = survey.distributions
+            outputs = OutputChange(layout.sequence_mean(ends.divergence), layout.sequence_mean(ends.entropy_change))
+            mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R)
+            found.append(UpdatePaths(tokens, _joint(mean, layout), before, None, outputs))
+        return found
 
     def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
         """From the prediction positions alone."""
@@ -409,25 +472,13 @@ class AffineReadout(Readout):
 
     def _tokens(self, h_ND: Tensor, h_plus_ND: Tensor, layout: Layout) -> AffinePath:
         """φ of every reference token by itself."""
+        head = self._head
+        choices: dict[str, Any] = {"dtype": self.dtype, "check": self._careful, **self._blocks}
         path = affine_path_from_states(
-            h_ND,
-            h_plus_ND,
-            self._head.weight_VD,
-            self._head.bias_V,
-            layout.targets_N,
-            dtype=self.dtype,
-            check=self._careful,
-            **self._blocks,
+            h_ND, h_plus_ND, head.weight_VD, head.bias_V, layout.targets_N, **choices
         ).per_token()
         self._used.append(path.backends_used)
         return path
-
-
-def _survey_scales(settings: MeasureConfig) -> tuple[int, tuple[float, ...]]:
-    """φ at how many even scales, and the scales of derivatives; token rows hold the gain of a quarter step besides."""
-    if settings.level is not Level.QUICK:
-        return len(GRID), CURVATURE_SCALES
-    return len(CURVATURE_SCALES) if settings.tokens else 2, (0.0,)
 
 
 def readout_of(model: LoopedModel, dtype: torch.dtype, *, careful: bool = False) -> Readout:

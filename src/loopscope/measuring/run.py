@@ -1,42 +1,45 @@
 """`loopscope measure`: one pass over a model and its tasks, into a run directory; the same call again resumes.
 
 An engine measures the pending units. The driver alone writes, in a thread of its own, so records do not depend on the
-engine.
+engine. The processes of one `torchrun` each measure their share of the units, on their own GPUs, into one directory:
+process 0 opens it before the others and finishes after them. Until then nothing is exchanged: what one process has
+committed stays, whatever becomes of the others, and the same command continues.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
+import torch
+from torch import distributed
+
+from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.certificates import require_affine
+from loopscope.measuring.batching import EncodedTask, encode_task
 from loopscope.measuring.config import MeasureConfig, refuse_other_settings
-from loopscope.measuring.launch import Launch, this_launch
-from loopscope.measuring.loading import call_event, limit_of, load_tasks
-from loopscope.measuring.plan import (
-    ModelFacts,
-    PlannedTask,
-    QuestionEncoder,
-    build_manifest,
-    check_sharing,
-    settings_for,
-)
+from loopscope.measuring.loading import ModelFacts, device_of, limit_of, load_tasks, model_spec
 from loopscope.measuring.producers import Tables
-from loopscope.measuring.progress import Style, progress
-from loopscope.measuring.worker import FindTask, LocalEngine, Measured, MeasuredBatch, Step, joined
+from loopscope.measuring.progress import Progress, Style
+from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch, Step
 from loopscope.models.chat_template import ChatTemplate
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.atomic import RunLock
-from loopscope.store.manifest import Manifest, WorkUnit
+from loopscope.store.hashing import code_sha256, ids_sha256
+from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo, WorkUnit
 from loopscope.store.records import RunLayout
 from loopscope.store.run import StoredRun, is_run, write_vocabulary
+from loopscope.store.schema import Level
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.token_ids import check_vocabulary, shown_through
@@ -44,27 +47,62 @@ from loopscope.tasks.token_ids import check_vocabulary, shown_through
 Notify = Callable[[str], None]
 SECONDS_BETWEEN_SAVES = 30.0
 """After so long without a commit, the batches of the unit that is being measured are saved."""
+_LONGEST_PASS = timedelta(days=30)
+_LIBRARIES = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors")
 
 
 class Engine(Protocol):
     """Holds the model, wherever that is, and measures units with it in any order."""
 
     @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The model's or the user's, loaded once; None where there is nothing to encode."""
-        ...
-
     def facts(self) -> ModelFacts:
         """What the driver must know of the model."""
         ...
 
-    def run(self, units: Sequence[WorkUnit], find: FindTask, done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's or the user's, loaded once; None where there is nothing to encode."""
+        ...
+
+    def run(self, units: Iterable[GivenUnit], done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
         """Each unit once, as it is finished, and its batches before it; rows that are `done` may be left out."""
         ...
 
     def close(self) -> None:
         """Give back what the engine holds."""
         ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """This process among those of its `torchrun`; alone where torchrun did not start it."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    def wait(self) -> None:
+        """Until every process has come here."""
+        if self.ranks > 1:
+            try:
+                distributed.barrier()
+            except RuntimeError as error:
+                raise LoopscopeError(
+                    "another process of this torchrun has ended: what is stored stays, and the same command continues"
+                ) from error
+
+
+@cache
+def this_launch() -> Launch:
+    """Read what torchrun sets, take this process's GPU and meet the others; a program's own group is left alone."""
+    variables = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")]
+    if not all(variables) or distributed.is_initialized():
+        return Launch()
+    rank, ranks, local_rank = map(int, variables[:3])
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    if ranks > 1:
+        distributed.init_process_group("gloo", timeout=_LONGEST_PASS)
+    return Launch(rank, ranks)
 
 
 def run_config(
@@ -81,57 +119,67 @@ def run_config(
     launch = this_launch() if config.engine == "local" else Launch()
     notify = notify if notify is not None and launch.rank == 0 else _ignore
     config, loaded = tasks_first(config)
-    chosen = _engine(config)
+    engine = _engine(config)
     try:
-        prepared = made_ready(config, loaded, chosen, command_line)
-        if config.share_context and not any(planned.task.kind == "options" for planned in prepared.tasks):
+        prepared = prepare(config, loaded, engine.facts, engine.tokenizer, command_line)
+        manifest, directory = prepared.manifest, Path(output)
+        if config.share_context and not any(task.kind == "options" for task in manifest.tasks):
             notify(f"{setting('share_context', True)} changes nothing here: no task has options")
         if check is not None:
-            check(prepared.manifest)
+            check(manifest)
         if launch.rank:
             launch.wait()  # until process 0 has opened the directory
-        else:
-            _make_way(config, Path(output), prepared.manifest)
-        with open_or_create(output, prepared.manifest, launch.rank, launch.ranks) as writer:
+        elif is_run(directory) and config.overwrite:
+            with RunLock(RunLayout(directory).lock):  # nobody may be writing it
+                shutil.rmtree(directory)
+        elif is_run(directory):
+            refuse_other_settings(StoredRun(directory).manifest, manifest)
+        with open_or_create(output, manifest, launch.rank, launch.ranks) as writer:
             if launch.rank == 0:
                 writer.log("call", **call_event(config))
-                if config.lens and chosen.tokenizer is not None:
-                    write_vocabulary(writer.path, prepared.manifest, chosen.tokenizer.texts())
+                if config.lens and engine.tokenizer is not None:
+                    write_vocabulary(writer.path, manifest, engine.tokenizer.texts())
                 launch.wait()
-            if leaving := chosen.facts().leaving_clock(prepared.manifest.depths[-1]):
+            clock, deepest = engine.facts.trained_clock, manifest.depths[-1]
+            if clock is not None and deepest > clock:
+                leaving = (
+                    f"{manifest.model.name}: steps know their time and were trained for {clock}; "
+                    f"those up to depth {deepest} leave the trained range"
+                )
                 notify(leaving)
                 writer.log("notice", message=leaving)
             try:
-                run_pending(chosen, prepared, writer, config.progress if launch.rank == 0 else "none", notify)
+                run_pending(engine, prepared, writer, config.progress if launch.rank == 0 else "none", notify)
             except KeyboardInterrupt:
-                notify(f"{output}: {_stored(writer)} of {_total(writer)} questions are stored")
+                stored, total = _counts(writer)
+                notify(f"{output}: {stored} of {total} questions are stored")
                 raise
             launch.wait()  # until every process has committed its share
             return writer.finish().path
     finally:
-        chosen.close()
+        engine.close()
 
 
-def _make_way(config: MeasureConfig, directory: Path, manifest: Manifest) -> None:
-    """Remove the run that is to be overwritten; refuse to continue one that has other settings."""
-    if is_run(directory) and config.overwrite:
-        with RunLock(RunLayout(directory).lock):  # nobody may be writing it
-            shutil.rmtree(directory)
-    elif is_run(directory):
-        refuse_other_settings(StoredRun(directory).manifest, manifest)
+def _engine(config: MeasureConfig) -> Engine:
+    if config.engine == "local":
+        return LocalEngine(config)
+    from loopscope.measuring.ray_engine import RayEngine
+
+    return RayEngine(config)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A pass made ready: nothing was written yet."""
+    """A pass made ready, its questions encoded: nothing was written yet."""
 
     settings: MeasureConfig
     manifest: Manifest
-    tasks: tuple[PlannedTask, ...]
+    tasks: tuple[EncodedTask, ...]
 
-    def task_of(self, unit: WorkUnit) -> PlannedTask:
-        """The task that a unit belongs to."""
-        return next(t for t in self.tasks if (t.task.name, t.task.split) == (unit.task, unit.split))
+    def given(self, units: Iterable[WorkUnit]) -> list[GivenUnit]:
+        """Each unit with its questions."""
+        by_name = {(each.task.name, each.task.split): each.questions for each in self.tasks}
+        return [(unit, by_name[unit.task, unit.split][unit.start : unit.stop]) for unit in units]
 
 
 def tasks_first(config: MeasureConfig) -> tuple[MeasureConfig, list[LoadedTask] | None]:
@@ -142,42 +190,49 @@ def tasks_first(config: MeasureConfig) -> tuple[MeasureConfig, list[LoadedTask] 
     return config.model_copy(update={"needs_tokenizer": any(task.encoding != "ids" for task in loaded)}), loaded
 
 
-def made_ready(
-    config: MeasureConfig, loaded: list[LoadedTask] | None, engine: Engine, command_line: Sequence[str] = ()
-) -> Prepared:
-    """The pass of an engine made ready."""
-    if loaded is None:
-        loaded = load_tasks(config, chat_of(engine.tokenizer))
-    return prepare(config, loaded, engine.facts(), engine.tokenizer, command_line)
-
-
 def prepare(
     config: MeasureConfig,
-    loaded: Sequence[LoadedTask],
+    loaded: Sequence[LoadedTask] | None,
     facts: ModelFacts,
     tokenizer: Tokenizer | None,
     command_line: Sequence[str] = (),
 ) -> Prepared:
-    """Choose the rows that fit and say what identifies the run."""
-    settings = settings_for(config, facts)
-    check_sharing(settings, facts)
-    if settings.certify:
-        remedy = f"leave out {setting('certify', True)}"
-        require_affine(facts.info.name, remedy, is_affine=facts.info.affine_readout)
+    """Choose and encode the rows that fit, and say what identifies the run; tasks that wait for a chat template too."""
+    settings, name = facts.settled(config), facts.info.name
+    if loaded is None:
+        loaded = load_tasks(config, chat_of(tokenizer))
+    if settings.share_context and not facts.shares_context:
+        raise LoopscopeError(
+            f"{name} does not say that it runs options side by side (`shares_context`):"
+            f" leave out {setting('share_context', True)}"
+        )
+    if settings.share_context and facts.initial_state not in (None, "question"):
+        raise LoopscopeError(
+            f"{name} draws its initial state sequence by sequence:"
+            f" leave out {setting('share_context', True)}, or choose {setting('initial_state', 'question')}"
+        )
+    if settings.certify and not facts.info.affine_readout:
+        raise LoopscopeError(
+            f"{name} is not certified, its readout is not affine: leave out {setting('certify', True)}"
+        )
     if settings.lens > facts.vocabulary_size:
         raise LoopscopeError(
-            f"{facts.info.name} has {facts.vocabulary_size} tokens: {setting('lens', settings.lens)} asks for more"
+            f"{name} has {facts.vocabulary_size} tokens: {setting('lens', settings.lens)} asks for more"
         )
     if tokenizer is not None:
-        tokenizer.check_fits(facts.vocabulary_size, facts.info.name)
+        tokenizer.check_fits(facts.vocabulary_size, name)
     for task in loaded:
-        check_vocabulary(task, facts.vocabulary_size, facts.info.name)
-    loaded = [shown_through(task, tokenizer) for task in loaded]
-    encoder = QuestionEncoder(tokenizer, facts.max_positions, settings.long)
-    planned = tuple(encoder.plan(task, limit_of(config, task.name)) for task in loaded)
-    sha256 = None if tokenizer is None else tokenizer.sha256
-    manifest = build_manifest(facts, sha256, planned, settings, command_line)
-    return Prepared(settings, manifest, planned)
+        check_vocabulary(task, facts.vocabulary_size, name)
+    how = {"spans": settings.tokens or settings.trace, "share": settings.share_context}
+    tasks = tuple(
+        encode_task(
+            shown_through(task, tokenizer), tokenizer, facts.max_positions, config.long,
+            limit=limit_of(config, task.name), **how,
+        )
+        for task in loaded
+    )  # fmt: skip
+    manifest = build_manifest(facts, None if tokenizer is None else tokenizer.sha256, tasks, settings, command_line)
+    return Prepared(settings, manifest, tasks)
 
 
 def chat_of(tokenizer: Tokenizer | None) -> ChatTemplate:
@@ -198,12 +253,74 @@ def chat_of(tokenizer: Tokenizer | None) -> ChatTemplate:
     return template
 
 
-def _engine(config: MeasureConfig) -> Engine:
-    if config.engine == "local":
-        return LocalEngine(config)
-    from loopscope.measuring.ray_engine import RayEngine
+def build_manifest(
+    facts: ModelFacts,
+    tokenizer_sha256: str | None,
+    encoded: Sequence[EncodedTask],
+    settings: MeasureConfig,
+    command_line: Sequence[str],
+) -> Manifest:
+    """What identifies the run: everything that decides a number, with the hashes of what was read."""
+    batch, chosen = settings.batch, settings.for_manifest()
+    # What a run does not name is the rule "question"; φ is interpolated where there is something to interpolate.
+    chosen |= {"model_args": dict(facts.args), "initial_state": facts.initial_state}
+    needless = {"initial_state": facts.initial_state in (None, "question"), "model_args": not facts.args}
+    needless["interpolate"] = facts.info.affine_readout or settings.level is Level.QUICK or not settings.transitions
+    same = {name: getattr(settings, name) for name in ("transitions", "depths", "level", "tokens", "paths")}
+    return Manifest(
+        loopscope_version=__version__,
+        code_sha256=code_sha256(),
+        model=facts.info,
+        tokenizer_sha256=tokenizer_sha256,
+        tasks=tuple(_task_info(task) for task in encoded),
+        **same,
+        dtypes=Dtypes(states=facts.info.dtype, readout=settings.readout_dtype),
+        device=facts.device_name,
+        libraries={"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}},
+        seeds=facts.seeds,
+        batch=BatchInfo(
+            policy=batch.name, size=batch.size, token_budget=batch.budget, padding=batch.padding or "right"
+        ),
+        unit_size=settings.unit_size,
+        settings={name: value for name, value in chosen.items() if not needless.get(name)},
+        command_line=tuple(command_line),
+    )
 
-    return RayEngine(config)
+
+def _task_info(encoded: EncodedTask) -> TaskInfo:
+    task = encoded.task
+    return TaskInfo(
+        name=task.name,
+        split=task.split,
+        subset=task.subset,
+        kind=task.kind,
+        rows=len(encoded.questions),
+        rows_available=task.source_rows,
+        limit=encoded.limit,
+        ids_sha256=ids_sha256(question.example.id for question in encoded.questions),
+        data_sha256=task.data_hash,
+        template_sha256=task.template_hash,
+        skipped=encoded.skipped,
+    )
+
+
+def call_event(config: MeasureConfig) -> dict[str, Any]:
+    """What the log keeps of the call: its arguments, from which a run's sources are found again.
+
+    `model_args` stand in the manifest; rows given in Python are in the run itself.
+    """
+    found = {name: getattr(config, name) for name in config.arguments() if name != "model_args"}
+    found |= {name: _absolute(found[name]) for name in ("data_dir", "template", "tokenizer")}
+    found |= {"model": model_spec(config), "device": device_of(config), "folder": str(Path.cwd())}
+    found["tasks"] = [task if isinstance(task, str) else {"given": task.name} for task in config.tasks]
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in found.items()}
+
+
+def _absolute(given: Any) -> Any:
+    """A path that still holds in another folder; a hub name stays as it is; an object by its source."""
+    if given is None or isinstance(given, str):
+        return os.path.abspath(given) if given and Path(given).exists() else given
+    return {"given": given.source}
 
 
 def run_pending(
@@ -211,9 +328,9 @@ def run_pending(
 ) -> None:
     """Measure and store every unit that is not there yet."""
     notify = notify or _ignore
-    pending = writer.pending()
     saved = writer.saved()
-    total, done = _total(writer), _stored(writer) + sum(map(len, saved.values()))
+    stored, total = _counts(writer)
+    done = stored + sum(map(len, saved.values()))
     said: set[str] = set()
     for line in writer.discarded:
         notify(f"{writer.path}: {line}; measuring it again")
@@ -221,71 +338,42 @@ def run_pending(
         notify(f"{writer.path} is finished: nothing to measure")
     elif done:
         notify(f"{writer.path}: resuming, {done} of {total} questions are there")
-    with progress(style, prepared.manifest.model.name, total, done) as shown, OneBehind() as behind:
 
-        def store(measured: Measured[WorkUnit], tables: Tables) -> None:
-            unit = measured.unit
-            for line in measured.notices:
-                writer.log("notice", unit=unit.index, message=line)
-            if measured.backends_used:
-                writer.log("ways", unit=unit.index, names=sorted(measured.backends_used))
-            writer.commit(unit, tables)
+    def store(measured: Measured[WorkUnit], tables: Tables) -> None:
+        unit = measured.unit
+        for line in measured.notices:
+            writer.log("notice", unit=unit.index, message=line)
+        if measured.backends_used:
+            writer.log("ways", unit=unit.index, names=sorted(measured.backends_used))
+        writer.commit(unit, tables)
 
-        stored_at, saved_batches = time.monotonic(), 0
-        for step in engine.run(pending, prepared.task_of, saved):
+    with (
+        Progress(style, prepared.manifest.model.name, total, done) as shown,
+        ThreadPoolExecutor(1, "loopscope-writer") as background,  # what was given to it is always completed
+    ):
+        stored_at, saved_batches, writing = time.monotonic(), 0, background.submit(lambda: None)
+        for step in engine.run(prepared.given(writer.pending()), saved):
             if isinstance(step, MeasuredBatch):
                 shown.advance(step.questions, step.positions)
                 if step.begun is not None and time.monotonic() - stored_at >= SECONDS_BETWEEN_SAVES:
-                    behind.do(writer.save, step.begun.unit, joined(step.begun.batches[saved_batches:]))
+                    writing.result()
+                    writing = background.submit(writer.save, step.begun.unit, step.begun.tables(saved_batches))
                     stored_at, saved_batches = time.monotonic(), len(step.begun.batches)
                 continue
             for line in step.notices:
                 if line not in said:  # several workers may say the same
                     notify(line)
                 said.add(line)
-            behind.do(store, step, joined(step.batches[saved_batches:]))
+            writing.result()  # one at a time; raises what that one raised
+            writing = background.submit(store, step, step.tables(saved_batches))
             stored_at, saved_batches = time.monotonic(), 0
+        writing.result()
 
 
-class OneBehind:
-    """Calls in a thread, one after the other in the order in which they were given, one at a time.
-
-    `do` waits for the call before, so that no more than one is on its way, and raises what that one raised. Leaving
-    the block waits for the last; what was given is always completed.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "loopscope-behind")
-        self._last: Future[Any] | None = None
-
-    def do(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Start a call when the one before is done."""
-        self.wait()
-        self._last = self._pool.submit(call, *arguments)
-
-    def wait(self) -> None:
-        """Until the last call is done; raises what it raised."""
-        last, self._last = self._last, None
-        if last is not None:
-            last.result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pool.shutdown()
-        if error is None:
-            self.wait()
-
-
-def _total(writer: RunWriter) -> int:
-    return sum(unit.size for unit in writer.share)
-
-
-def _stored(writer: RunWriter) -> int:
-    return _total(writer) - sum(unit.size for unit in writer.pending())
+def _counts(writer: RunWriter) -> tuple[int, int]:
+    """Questions of this process's share that are stored, and all of them."""
+    total = sum(unit.size for unit in writer.share)
+    return total - sum(unit.size for unit in writer.pending()), total
 
 
 def _ignore(line: str) -> None:

@@ -1,4 +1,7 @@
-"""A run measured again: a sample of its questions, or everything, compared bit for bit (`loopscope verify`).
+"""A run measured again (`loopscope verify`): its sources loaded anew, and a sample or everything compared.
+
+A run directory may come from anybody. Nothing in it that names code, a template or a task file is followed: what of
+these a run was measured with is followed only where the user names it again (`Named`).
 
 A sample goes through `measure` into a scratch directory with the sources and settings of the run. Texts and tokens must
 be equal, utilities and coefficients as far as the arithmetic lets them: the questions are in other batches, and device,
@@ -17,31 +20,54 @@ Shapes: R sequences, S positions, D hidden width.
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 import torch
 from torch import Tensor
 
-from loopscope.errors import LoopscopeError
-from loopscope.measuring.batching import Question, collate, plan_batches
-from loopscope.measuring.rerun import OTHER_SOURCES, Named, Sources, config_of, may_differ
-from loopscope.measuring.run import run_config
+from loopscope.errors import LoopscopeError, setting, shown
+from loopscope.measuring.arguments import canonical
+from loopscope.measuring.batching import BatchPolicy, collate, plan_batches
+from loopscope.measuring.config import MeasureConfig
+from loopscope.measuring.loading import facts_of, load_configured_model, load_configured_tokenizer
+from loopscope.measuring.run import Prepared, prepare, run_config, tasks_first
 from loopscope.models.exit_gate import ExitGate, exit_gate_of, state_at_exit
-from loopscope.models.in_memory import borrowed
+from loopscope.models.in_memory import ModelSpec, borrowed, is_factory
+from loopscope.models.initial_state import SEED
 from loopscope.models.packing import Packing
 from loopscope.models.protocol import LoopedModel
+from loopscope.models.registry import parse_name
+from loopscope.models.tokenizer import Tokenizer, load_tokenizer
+from loopscope.models.user_models import OBJECT
 from loopscope.models.walk import Walk
-from loopscope.store.manifest import Manifest, WorkUnit, differences
+from loopscope.store.manifest import Difference, Manifest, differences
 from loopscope.store.run import StoredRun
 from loopscope.store.verification import Comparison, Finding, Replayed
 from loopscope.tasks.encoding import LoadedTask
+from loopscope.tasks.load import is_task_file
+from loopscope.tasks.own_task import Task
+from loopscope.tasks.source_rows import is_data_file
 
 UTILITIES = "utilities at the stored depths"
+OTHER_SOURCES = "not the sources of the run"
+_CIRCUMSTANCES = (
+    "loopscope_version",
+    "code_sha256",
+    "device",
+    "libraries",
+    "model.spec",
+    "model.name",
+    "model.revision",
+)
+"""What may differ between two runs whose numbers are compared; then rounding may differ, too."""
 _QUESTIONS = 4
 """Questions of each task in a sample, where batches are not larger."""
 _EXACT = ("prompt", "reference", "options", "correct_option", "option", "token", "position", "token_id")
@@ -52,20 +78,186 @@ _NUMBERS = (
 )  # fmt: skip
 """What follows smoothly from the states; a bracket, a class or a rank may jump by a rounding error."""
 _KEYS = ("task", "split", "row", "transition", "depth", "option", "token")
-_TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 5e-2, "float16": 5e-2}
-"""By arithmetic, relative to 1 + |value|."""
-_OF_ROWS = ("rows", "ids_sha256", "skipped")
+_TOLERANCES = {"float64": 1e-9, "float32": 1e-4}
+_COARSE = 5e-2
+"""In 16 bits; relative to 1 + |value|."""
+_OF_ROWS = (".rows", ".ids_sha256", ".skipped")
 """What the manifest says of a task's rows; of a sample they are compared themselves."""
 
 
-def measure_again(run: StoredRun, named: Named = Named(), *, everything: bool = False) -> Replayed:  # noqa: B008
-    """Measure a sample of a sound run again, or everything.
+class NotNamedError(LoopscopeError):
+    """A run was measured with something that is followed only where the user names it."""
 
-    Args:
-        run: the run.
-        named: what the user names of its sources.
-        everything: whether to compute everything again and compare it bit for bit.
+
+@dataclass(frozen=True)
+class Named:
+    """What the user names in a command that computes a run's states again.
+
+    Attributes:
+        model: the model; needed where the run was measured with code or with a model in memory.
+        tasks: tasks in files or in Python, as `measure` takes them, each in place of the run's task of the same name.
+        template: the template file, where the run was given one.
+        tokenizer: the tokenizer; needed where the run was given an object.
+        data_dir: where the benchmarks are, if they have moved.
+        device: where to compute; the run's own kind of device where left out.
     """
+
+    model: ModelSpec | None = None
+    tasks: tuple[str | Task | LoadedTask, ...] = ()
+    template: str | None = None
+    tokenizer: Any = None
+    data_dir: str | os.PathLike[str] | None = None
+    device: str | None = None
+
+
+def config_of(run: StoredRun, named: Named) -> MeasureConfig:
+    """The call that made the run, from its manifest and, for where its sources were, from its log.
+
+    Raises:
+        NotNamedError: the run was measured with code, a template or a task file that `named` does not name.
+    """
+    manifest, model = run.manifest, named.model
+    called: Mapping[str, Any] = next((e for e in reversed(run.events) if e.get("event") == "call"), {})
+    fewshot_split = manifest.settings.get("fewshot_split")
+    if isinstance(fewshot_split, str) and is_data_file(fewshot_split):
+        raise NotNamedError(
+            "its few-shot examples come from a data file, which is not followed from a run directory: measure it again"
+        )
+    if called.get("template") is not None and named.template is None:
+        raise NotNamedError(
+            f"it was measured with the template {shown(called['template'])}, which is followed only where you name it:"
+            f" {setting('template')}"
+        )
+    unknown = [name for name in manifest.settings if name not in MeasureConfig.model_fields]
+    if unknown:
+        raise LoopscopeError(f"it was measured with {unknown[0]}, which this version of loopscope does not know")
+    batch, seed = manifest.batch, manifest.seeds.get("initial_state")
+    # What made the run's model, unless an object is given that is made already.
+    made = model is not None and not isinstance(model, str | os.PathLike) and not is_factory(model)
+    drawn = {"random_weights": True, "seed": manifest.seeds.get("random_weights", 0)}
+    args: dict[str, Any] = drawn if manifest.model.random_weights else {}
+    stored_args = manifest.settings.get("model_args")
+    args = args | (stored_args if isinstance(stored_args, dict) else {})
+    same = {name: getattr(manifest, name) for name in ("transitions", "depths", "level", "tokens", "paths")}
+    given: dict[str, Any] = {
+        **manifest.settings,
+        **same,
+        "interpolate": bool(manifest.settings.get("interpolate")),
+        "model": _model(called, manifest) if model is None else model,
+        "model_args": {} if made else args,
+        "device": named.device or ("cpu" if manifest.device.startswith("cpu") else "cuda"),
+        "dtype": manifest.dtypes.states,
+        "readout_dtype": manifest.dtypes.readout,
+        "tokenizer": _tokenizer(called.get("tokenizer"), named.tokenizer),
+        # Older manifests name the usual seed for models that draw no state.
+        "initial_seed": None if seed == SEED else seed,
+        "allow_code": model is not None,
+        "tasks": _tasks(run, called, named),
+        "data_dir": called.get("data_dir") if named.data_dir is None else named.data_dir,
+        "template": named.template,
+        "limit": called["limit"] if "limit" in called else {t.name: t.limit for t in manifest.tasks if t.limit},
+        "ids": called.get("ids"),
+        "batch": BatchPolicy(batch.policy, batch.size, batch.token_budget, batch.padding),  # type: ignore[arg-type]
+        "unit_size": manifest.unit_size,
+        "progress": "none",
+    }
+    return MeasureConfig(**given)
+
+
+def why_not_named(run: StoredRun, named: Named) -> str | None:
+    """What a run needs to be named before it can be computed again, in one line; None where nothing is missing."""
+    try:
+        config_of(run, named)
+    except NotNamedError as error:
+        return str(error)
+    except LoopscopeError:  # whatever else is wrong is reported by what computes it
+        pass
+    return None
+
+
+def _model(called: Mapping[str, Any], manifest: Manifest) -> str:
+    """The specification, a folder as the run's own call meant it; code must be named."""
+    spec, folder, revision = manifest.model.spec, called.get("folder"), called.get("revision")
+    if spec.startswith(OBJECT):
+        raise NotNamedError(
+            f"it was measured with a model in memory ({shown(spec.removeprefix(OBJECT))}):"
+            " run.verify(model=model) takes it"
+        )
+    if folder is not None and not Path(spec).is_absolute() and (Path(folder) / spec).is_dir():
+        spec = str(Path(folder) / spec)
+    if parse_name(spec).is_code:
+        raise NotNamedError(
+            f"it was measured with code ({shown(spec)}), which runs only where you name it: {setting('model')}"
+        )
+    return spec if revision is None or spec.endswith(f"@{revision}") else f"{spec}@{revision}"
+
+
+def _tasks(run: StoredRun, called: Mapping[str, Any], named: Named) -> tuple[Any, ...]:
+    by_name = {canonical(task): task for task in named.tasks}
+    found: list[Any] = []
+    for spec in called.get("tasks") or [f"{task.name}:{task.subset or task.split}" for task in run.manifest.tasks]:
+        name = spec["given"] if isinstance(spec, dict) else canonical(spec)
+        if name in by_name:
+            found.append(by_name.pop(name))
+        elif isinstance(spec, dict):
+            raise NotNamedError(f"its task {shown(name)} was given in Python: run.verify(tasks=[task]) takes it")
+        elif is_task_file(spec):
+            raise NotNamedError(
+                f"its task {shown(name)} comes from a file, which is followed only where you name it:"
+                f" {setting('tasks', spec)}"
+            )
+        else:
+            found.append(spec)
+    if by_name:
+        there = ", ".join(task.name for task in run.manifest.tasks)
+        raise LoopscopeError(f"{setting('tasks')} names {shown(next(iter(by_name)))}: the run has {there}")
+    return tuple(found)
+
+
+def _tokenizer(called: Any, given: Any) -> Any:
+    if given is None and isinstance(called, dict):
+        raise LoopscopeError(
+            f"the run was given {shown(str(called.get('given')))} as its tokenizer: name a file of it with"
+            f" {setting('tokenizer')}"
+        )
+    return called if given is None else given if isinstance(given, str) else load_tokenizer(given)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Model, tokenizer and questions of a run, loaded again; `differences` says what is not as it was."""
+
+    config: MeasureConfig
+    model: LoopedModel
+    tokenizer: Tokenizer | None
+    prepared: Prepared
+    differences: list[Difference]
+
+    @classmethod
+    def of(cls, run: StoredRun, named: Named) -> Sources:
+        """Load what a run was measured with; other sources than those of the run are refused."""
+        config, loaded = tasks_first(config_of(run, named))
+        model = load_configured_model(config)
+        tokenizer = load_configured_tokenizer(config, model)
+        prepared = prepare(config, loaded, facts_of(model), tokenizer)
+        # The batches are those of the run, whatever this device would have been given.
+        found = differences(run.manifest, prepared.manifest.model_copy(update={"batch": run.manifest.batch}))
+        _refuse(found, run.manifest)
+        return cls(config, model, tokenizer, prepared, found)
+
+
+def _refuse(found: Iterable[Difference], manifest: Manifest, *more: str) -> None:
+    """Refuse other sources: only circumstances may differ, and what a run does not know of its model in memory."""
+    weights, may_differ = manifest.model.weights, [*_CIRCUMSTANCES, *more]
+    if not any(name.startswith("value ") for name in weights):
+        may_differ.append("model.weights.value " if weights else "model.weights.")
+    for entry in found:
+        if not entry.field.startswith(tuple(may_differ)):
+            raise LoopscopeError(f"{OTHER_SOURCES}: {entry}")
+
+
+def measure_again(run: StoredRun, named: Named = Named(), *, everything: bool = False) -> Replayed:  # noqa: B008
+    """Measure a sample of a sound run again; or everything, compared bit for bit."""
     try:
         with borrowed(named.model), tempfile.TemporaryDirectory() as scratch:
             return (_everything if everything else _sample)(run, named, scratch)
@@ -74,135 +266,73 @@ def measure_again(run: StoredRun, named: Named = Named(), *, everything: bool = 
         return Replayed((Finding("replay", str(run.path), reason),))
 
 
-class Tally:
-    """Pairs that should be the same bits, and how many are not."""
-
-    def __init__(self, what: str, of: Literal["batches", "values"] = "values") -> None:
-        self.what, self.of = what, of
-        self.compared = self.differing = 0
-        self.largest: float | None = 0.0
-        self.first: str | None = None
-
-    def add(self, compared: int, differing: int, largest: float | None, where: str) -> None:
-        """More pairs, and the largest difference among them; None where they have other shapes or empty cells."""
-        self.compared, self.differing = self.compared + compared, self.differing + differing
-        self.largest = None if largest is None or self.largest is None else max(self.largest, largest)
-        if differing and self.first is None:
-            self.first = where
-
-    def states(self, pairs: Sequence[tuple[Tensor, Tensor]], where: str) -> None:
-        """The states of one batch, which counts once."""
-        gaps = [float((new.double() - old.double()).abs().max()) for old, new in pairs if not _same_bits(old, new)]
-        self.add(1, bool(gaps), max(gaps, default=0.0), where)
-
-    def cells(self, old: pl.Series, new: pl.Series, where: str) -> None:
-        """A column of a table, list elements one by one."""
-        alike = True
-        if old.dtype == pl.List:
-            alike = old.is_null().equals(new.is_null())
-            old, new = (each.drop_nulls().explode() for each in (old, new))
-        count = max(len(old), len(new))
-        if not alike or len(old) != len(new) or not old.is_null().equals(new.is_null()):
-            self.add(count, count, None, where)
-        elif old.dtype.is_float():
-            one, other = (each.drop_nulls().to_numpy() for each in (old, new))
-            bits = np.int64 if one.dtype.itemsize == 8 else np.int32
-            differing = int(np.count_nonzero(one.view(bits) != other.view(bits)))
-            gap = float(np.abs(other.astype(np.float64) - one).max()) if differing else 0.0
-            self.add(count, differing, gap, where)
-        else:
-            self.add(count, count - int((old == new).sum()) - old.null_count(), 0.0, where)
-
-    @property
-    def comparison(self) -> Comparison:
-        """The result."""
-        return Comparison(
-            what=self.what,
-            of=self.of,
-            compared=self.compared,
-            differing=self.differing,
-            largest=self.largest,
-            first=self.first,
-        )
-
-
-def _same_bits(old: Tensor, new: Tensor) -> bool:
-    return torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (old, new)))
-
-
 def _sample(run: StoredRun, named: Named, scratch: str) -> Replayed:
-    samples = _samples(run)
+    """Neighbouring questions of every task, the same for the same run; whole batches where these have a fixed size."""
+    chance, size = random.Random(run.manifest.digest), run.manifest.batch.size or _QUESTIONS
+    size *= -(-_QUESTIONS // size)
+    samples = {}
+    for task in run.manifest.tasks:
+        examples = run.examples.filter(pl.col("task") == task.name, pl.col("split") == task.split).sort("row")
+        samples[task.name, task.split] = examples[(start := chance.randrange(0, len(examples), size)) : start + size]
     rows = {key: frozenset(frame["source_row"]) for key, frame in samples.items()}
     config = config_of(run, named).model_copy(update={"sample": rows})
-    given = {task.name for task in config.tasks if isinstance(task, LoadedTask)}  # from the run itself
 
     def check(wanted: Manifest) -> None:
-        for entry in differences(run.manifest, wanted):
-            kind, _, rest = entry.field.partition(".")
-            of_rows = kind == "task" and (rest.endswith(_OF_ROWS) or rest.partition("/")[0] in given)
-            if not of_rows and not entry.field.startswith((*may_differ(run.manifest), "batch.")):
-                raise LoopscopeError(f"{OTHER_SOURCES}: {entry}")
+        found = (each for each in differences(run.manifest, wanted) if not each.field.endswith(_OF_ROWS))
+        _refuse(found, run.manifest, "batch.")
 
     chosen = pl.concat(samples.values()).select("task", "split", "row")
     again = StoredRun(run_config(config, scratch, check=check))
     dtypes = run.manifest.dtypes
-    tolerance = max(_TOLERANCES.get(dtype, 5e-2) for dtype in (dtypes.states, dtypes.readout))
-    utilities = Tally(UTILITIES)
-    findings: list[Finding] = []
+    tolerance = max(_TOLERANCES.get(dtype, _COARSE) for dtype in (dtypes.states, dtypes.readout))
+    utilities, findings = Tally(UTILITIES), list[Finding]()
     for table in run.manifest.tables():
         lazy = run.scan(table.name).join(chosen.lazy(), ["task", "split", "row"], "semi")
         keys = [name for name in _KEYS if name in table.names]
         stored, measured = lazy.collect().sort(keys), again.read(table.name).sort(keys)
-        findings += _differences(table.name, stored, measured, tolerance)
+        for name in (name for name in stored.columns if name in (*_EXACT, *_NUMBERS)):
+            if problem := _difference(stored[name], measured[name], None if name in _EXACT else tolerance):
+                findings.append(Finding("replay", f"{table.name}.{name}", problem))
         if table.name == "depths":
             utilities.cells(stored["utility"], measured["utility"], "depths.utility")
     return Replayed(tuple(findings), (utilities.comparison,), again.manifest.device)
 
 
-def _samples(run: StoredRun) -> dict[tuple[str, str], pl.DataFrame]:
-    """Neighbouring questions of every task, the same for the same run; whole batches where these have a fixed size."""
-    chance = random.Random(run.manifest.digest)
-    size = run.manifest.batch.size or _QUESTIONS
-    size *= -(-_QUESTIONS // size)
-    samples = {}
-    for task in run.manifest.tasks:
-        examples = run.examples.filter(pl.col("task") == task.name, pl.col("split") == task.split).sort("row")
-        start = chance.randrange(0, len(examples), size)
-        samples[task.name, task.split] = examples[start : start + size]
-    return samples
+def _difference(old: pl.Series, new: pl.Series, tolerance: float | None) -> str | None:
+    """How a column differs by more than it may; None where it does not."""
+    if tolerance is None:
+        return None if old.equals(new) else "other values"
+    old, new = (each.explode() if each.dtype == pl.List else each for each in (old, new))
+    if len(old) != len(new) or not old.is_null().equals(new.is_null()):
+        return "other rows, or other cells are empty"
+    gap = (new - old).abs().fill_null(0.0)
+    worst = (gap / (1.0 + old.abs().fill_null(0.0))).arg_max()
+    if worst is None or gap[worst] <= tolerance * (1.0 + abs(old[worst] or 0.0)):
+        return None
+    return f"{new[worst]!r} instead of {old[worst]!r}"
 
 
-def _differences(table: str, stored: pl.DataFrame, measured: pl.DataFrame, tolerance: float) -> Iterator[Finding]:
-    """One finding for each column whose cells do not agree."""
-    if len(stored) != len(measured):
-        yield Finding("replay", table, f"{len(measured)} rows instead of {len(stored)}")
-        return
-    for name in stored.columns:
-        if name in _EXACT and not stored[name].equals(measured[name]):
-            yield Finding("replay", f"{table}.{name}", "other values")
-        if name not in _NUMBERS:
-            continue
-        old, new = (
-            frame[name].explode() if frame[name].dtype == pl.List else frame[name] for frame in (stored, measured)
-        )
-        if len(old) != len(new) or not old.is_null().equals(new.is_null()):
-            yield Finding("replay", f"{table}.{name}", "other cells are empty")
-            continue
-        gap = (new - old).abs().fill_null(0.0)
-        worst = (gap / (1.0 + old.abs().fill_null(0.0))).arg_max()
-        if worst is not None and not gap[worst] <= tolerance * (1.0 + abs(old[worst] or 0.0)):
-            yield Finding("replay", f"{table}.{name}", f"{new[worst]!r} instead of {old[worst]!r}")
-
-
+@torch.no_grad()
 def _everything(run: StoredRun, named: Named, scratch: str) -> Replayed:
     sources = Sources.of(run, named)
-    sources.check()
-    walks = _Walks(sources)
-    for unit in run.units:
-        walks.unit(unit)
-    again = StoredRun(run_config(sources.config, scratch))
-    utilities = Tally(UTILITIES)
-    tallies = [walks.prefix, walks.selected, utilities]
+    config, model, gate = sources.config, sources.model, exit_gate_of(sources.model)
+    loops = model.trained_depth if gate is None else gate.budget
+    further = max(config.deepest, loops + 1)
+    prefix = Tally(f"the first {loops} loops, alone and on the way to {further}", "batches")
+    chosen = "the states that the exit gate selects" if gate else f"the states at depth {loops}"
+    selects, utilities = Tally(chosen, "batches"), Tally(UTILITIES)
+    for unit, questions in sources.prepared.given(run.units):
+        for number, batch in enumerate(plan_batches(questions, config.batch)):
+            where, packing = f"unit {unit.name}, batch {number}", collate(batch, config.batch).to(model.device)
+            states, alone = (walked(model, packing, loops, last) for last in (further, loops))
+            prefix.states(zip(states, alone, strict=True), where)
+            pair = states[-1], alone[-1]
+            if gate is not None:
+                limit = gate.threshold if config.exit_threshold is None else config.exit_threshold
+                pair = selected(gate, limit, states), acted(gate, limit, alone)
+            selects.states([pair], where)
+    again = StoredRun(run_config(config, scratch))
+    tallies = [prefix, selects, utilities]
     for table in run.manifest.tables():
         tallies.append(Tally(f"the table {table.name}"))
         for unit in run.units:
@@ -218,40 +348,43 @@ def _everything(run: StoredRun, named: Named, scratch: str) -> Replayed:
     return Replayed(findings, comparisons, again.manifest.device, whole=True)
 
 
-class _Walks:
-    """States of the run's batches, computed in two ways."""
+class Tally:
+    """Pairs that should be the same bits, and how many are not."""
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources, self._settings = sources, sources.config
-        settings = self._settings
-        self._encoder = sources.encoder(spans=False, share=settings.share_context)
-        self._gate = gate = exit_gate_of(sources.model)
-        self._loops = loops = sources.model.trained_depth if gate is None else gate.budget
-        self._further = further = max(settings.deepest, loops + 1)
-        selects = f"the states at depth {loops}" if gate is None else "the states that the exit gate selects"
-        self.prefix = Tally(f"the first {loops} loops, alone and on the way to {further}", "batches")
-        self.selected = Tally(selects, "batches")
+    def __init__(self, what: str, of: Literal["batches", "values"] = "values") -> None:
+        self.comparison = Comparison(what=what, of=of, compared=0, differing=0, largest=0.0)
 
-    @torch.no_grad()
-    def unit(self, unit: WorkUnit) -> None:
-        """Compare a unit, in the batches of the run."""
-        planned = self._sources.prepared.task_of(unit)
-        questions = self._encoder.questions(planned.task, planned.rows[unit.start : unit.stop], unit.start)
-        for number, batch in enumerate(plan_batches(questions, self._settings.batch)):
-            self._batch(batch, f"unit {unit.name}, batch {number}")
+    def add(self, compared: int, differing: int, largest: float | None, where: str) -> None:
+        """More pairs, and the largest difference among them; None where they have other shapes or empty cells."""
+        before = self.comparison
+        known = None if largest is None or before.largest is None else max(before.largest, largest)
+        first = before.first or (where if differing else None)
+        counts = {"compared": before.compared + compared, "differing": before.differing + differing}
+        self.comparison = before.model_copy(update={**counts, "largest": known, "first": first})
 
-    def _batch(self, batch: Sequence[Question], where: str) -> None:
-        model = self._sources.model
-        packing = collate(batch, self._settings.batch).to(model.device)
-        states = walked(model, packing, self._loops, self._further)
-        alone = walked(model, packing, self._loops, self._loops)
-        self.prefix.states(list(zip(states, alone, strict=True)), where)
-        if self._gate is None:
-            self.selected.states([(states[-1], alone[-1])], where)
-            return
-        limit = self._settings.exit_threshold
-        limit = self._gate.threshold if limit is None else limit
-        self.selected.states([(selected(self._gate, limit, states), acted(self._gate, limit, alone))], where)
+    def states(self, pairs: Iterable[tuple[Tensor, Tensor]], where: str) -> None:
+        """The states of one batch, which counts once."""
+        gaps = []
+        for old, new in pairs:
+            if not torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (old, new))):
+                gaps.append(float((new.double() - old.double()).abs().max()))
+        self.add(1, bool(gaps), max(gaps, default=0.0), where)
+
+    def cells(self, old: pl.Series, new: pl.Series, where: str) -> None:
+        """A column of a table, list elements one by one."""
+        alike = old.is_null().equals(new.is_null())
+        if old.dtype == pl.List:
+            old, new = (each.drop_nulls().explode() for each in (old, new))
+        count = max(len(old), len(new))
+        if not alike or len(old) != len(new) or not old.is_null().equals(new.is_null()):
+            self.add(count, count, None, where)
+        elif old.dtype.is_float():
+            one, other = (each.drop_nulls().to_numpy() for each in (old, new))
+            bits = np.int64 if one.dtype.itemsize == 8 else np.int32
+            differing = int(np.count_nonzero(one.view(bits) != other.view(bits)))
+            self.add(count, differing, float(np.abs(other.astype(np.float64) - one).max()) if differing else 0.0, where)
+        else:
+            self.add(count, count - int((old == new).sum()) - old.null_count(), 0.0, where)
 
 
 def walked(model: LoopedModel, packing: Packing, loops: int, further: int) -> list[Tensor]:

@@ -1,52 +1,37 @@
-"""One model replica that measures work units: rows in, columns of every table out.
+"""One model replica that measures work units: questions in, columns of every table out.
 
-The next unit is encoded in a thread of its own, and the next batch is launched before the last one is finished, so that
-a GPU has something to do while the host puts rows together. Two batches are never alive at a time: what waits is a
-launched batch's results, which are small. A batch that runs out of memory is halved.
+The next batch is launched before the last one is finished, so that a GPU has something to do while the host puts rows
+together. Two batches are never alive at a time: what waits is a launched batch's results, which are small. A batch that
+runs out of memory is halved.
 """
 
 from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.batch_pass import BatchPass, PendingBatch
+from loopscope.measuring.batch_pass import BatchPass
 from loopscope.measuring.batching import Question, example_columns, padded_tokens, plan_batches, shrunk
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.host_copies import stacked
-from loopscope.measuring.loading import load_configured_model, load_configured_tokenizer
-from loopscope.measuring.model_check import checked
-from loopscope.measuring.plan import ModelFacts, PlannedTask, QuestionEncoder, facts_of, settings_for
-from loopscope.measuring.probes import before_a_pass
+from loopscope.measuring.loading import ModelFacts, facts_of, load_configured_model, load_configured_tokenizer
+from loopscope.measuring.model_check import before_a_pass, checked
 from loopscope.measuring.producers import Tables
-from loopscope.models import recorded_step
 from loopscope.models.load import card_of
 from loopscope.models.protocol import LoopedModel
+from loopscope.models.walk import forget_recorded_steps
 from loopscope.readout.checks import is_out_of_memory
 from loopscope.store.manifest import WorkUnit
-from loopscope.tasks.encoding import LoadedTask, Row
 from loopscope.user_code import user_code
-
-
-def release() -> None:
-    """Give back what a failed attempt left behind."""
-    recorded_step.forget()
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
 
 Name = TypeVar("Name")
 _NOTHING: Mapping[Any, Set[int]] = {}
-Result = TypeVar("Result")
 
 
 class MeasuredBatch(NamedTuple):
@@ -74,23 +59,18 @@ class Measured(Generic[Name]):
     notices: list[str] = field(default_factory=list)
     backends_used: set[str] = field(default_factory=set)
 
-    @property
-    def tables(self) -> Tables:
-        """The columns of all batches."""
-        return joined(self.batches)
-
-
-def joined(batches: Sequence[Tables]) -> Tables:
-    """The columns of several batches, by table."""
-    return {name: stacked([tables[name] for tables in batches]) for name in batches[0]}
+    def tables(self, first: int = 0) -> Tables:
+        """The columns of all batches, or of those from `first` on."""
+        batches = self.batches[first:]
+        return {name: stacked([tables[name] for tables in batches]) for name in batches[0]}
 
 
 class _InFlight(NamedTuple):
-    """A launched batch; None where memory did not suffice. The last one of its unit completes it."""
+    """A launched batch; without a pass where memory did not suffice. The last one of its unit completes it."""
 
     unit: Measured[Any]
     batch: Sequence[Question]
-    pending: PendingBatch | None
+    launched: BatchPass | None
     last: bool
 
 
@@ -106,7 +86,7 @@ class Worker:
         self._model, self._settings = model, settings
         self._ceiling: int | None = None
         self._careful = False
-        self._said: set[str] = set()
+        self._noted: set[str] = set()
 
     def run(
         self, units: Iterable[tuple[Name, Sequence[Question]]], done: Mapping[Name, Set[int]] = _NOTHING
@@ -125,27 +105,26 @@ class Worker:
                 waiting = deque(shrunk(waiting, self._ceiling))
                 batch = waiting.popleft()
                 with user_code(f"{self._model.name} on a batch of {len(batch)}"):
-                    launched = _InFlight(unit, batch, self._launch(batch), last=not waiting)
-                if before is not None:
-                    yield from self._complete(before)
-                before = launched
-                if launched.pending is None:  # halved at once, so that the batches after it fit
-                    yield from self._complete(launched)
-                    before = None
+                    now = _InFlight(unit, batch, self._launch(batch), last=not waiting)
+                # A batch that did not fit is halved at once, so that the batches after it fit.
+                for flight in (before, now if now.launched is None else None):
+                    if flight is not None:
+                        yield from self._complete(flight)
+                before = now if now.launched is not None else None
         if before is not None:
             yield from self._complete(before)
 
     def _complete(self, flight: _InFlight) -> Iterator[Measured[Name] | MeasuredBatch]:
         """Finish a batch, and its unit if it is the last one of it."""
-        unit = flight.unit
-        with user_code(f"{self._model.name} on a batch of {len(flight.batch)}"):
-            unit.batches.extend(self._finish(unit, flight.batch, flight.pending))
-        positions = sum(question.positions for question in flight.batch)
-        yield MeasuredBatch(len(flight.batch), positions, None if flight.last else unit)
+        unit, batch = flight.unit, flight.batch
+        with user_code(f"{self._model.name} on a batch of {len(batch)}"):
+            unit.batches.extend(self._finish(unit, batch, flight.launched))
+        positions = sum(question.positions for question in batch)
+        yield MeasuredBatch(len(batch), positions, None if flight.last else unit)
         if flight.last:
             yield unit
 
-    def _launch(self, batch: Sequence[Question]) -> PendingBatch | None:
+    def _launch(self, batch: Sequence[Question]) -> BatchPass | None:
         """The batch on its way; None when it did not fit."""
         try:
             return BatchPass(self._model, self._settings, batch, careful=self._careful).launch()
@@ -156,27 +135,19 @@ class Worker:
         release()
         return None
 
-    def _finish(self, unit: Measured[Name], batch: Sequence[Question], pending: PendingBatch | None) -> list[Tables]:
+    def _finish(self, unit: Measured[Name], batch: Sequence[Question], launched: BatchPass | None) -> list[Tables]:
         """The tables of a launched batch, or those of its halves where it did not fit."""
         try:
-            if pending is not None:
-                tables = pending.finish()
-                self._careful |= pending.repeated
-                unit.backends_used.update(pending.backends_used())
-                unit.notices.extend(sorted(pending.notes() - self._said))
-                self._said |= pending.notes()
+            if launched is not None:
+                tables = launched.finish()
+                self._careful |= launched.repeated
+                unit.backends_used.update(launched.backends_used)
+                unit.notices.extend(sorted(launched.notes - self._noted))
+                self._noted |= launched.notes
                 return [{**tables, "examples": example_columns(batch)}]
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-        self._halve(unit, batch)
-        found = []
-        for part in shrunk([batch], self._ceiling):
-            found += self._finish(unit, part, self._launch(part))
-        return found
-
-    def _halve(self, unit: Measured[Name], batch: Sequence[Question]) -> None:
-        """Give back what there is, and take at most half as much from now on."""
         release()
         if len(batch) == 1:
             raise LoopscopeError(
@@ -190,73 +161,38 @@ class Worker:
             f"out of memory with {len(batch)} questions ({tokens} padded tokens) in a batch:"
             f" going on with at most {self._ceiling} padded tokens"
         )
+        halves = shrunk([batch], self._ceiling)
+        return [tables for part in halves for tables in self._finish(unit, part, self._launch(part))]
 
 
-FindTask = Callable[[WorkUnit], PlannedTask]
-"""From a unit to the task that it belongs to."""
+def release() -> None:
+    """Give back what a failed attempt left behind."""
+    forget_recorded_steps()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
-GivenUnit = tuple[WorkUnit, LoadedTask, Sequence[Row]]
-"""A unit, its task and its rows."""
 
+GivenUnit = tuple[WorkUnit, Sequence[Question]]
 Step = Measured[WorkUnit] | MeasuredBatch
-"""What an engine tells: each batch of a unit, then the unit."""
+"""What an engine yields: each batch of a unit, then the unit."""
 
 
 class LocalEngine:
-    """One model in this process, loaded unless it is given; the units follow each other without a pause."""
+    """One model in this process, loaded unless it is given."""
 
     def __init__(self, config: MeasureConfig, model: LoopedModel | None = None) -> None:
         self.model = load_configured_model(config) if model is None else model
-        self._facts = facts_of(self.model)
-        settings = settings_for(config, self._facts)
+        self.facts: ModelFacts = facts_of(self.model)
+        settings = self.facts.settled(config)
         if card_of(self.model).is_own:
             checked(self.model, before_a_pass(settings.level, settings.readout_dtype)).require()
         self.tokenizer = load_configured_tokenizer(config, self.model)
         self._worker = Worker(self.model, settings)
-        self.encoder = QuestionEncoder(
-            self.tokenizer,
-            self._facts.max_positions,
-            settings.long,
-            spans=settings.spans,
-            share=settings.share_context,
-        )
 
-    def facts(self) -> ModelFacts:
-        """Those of the model in this process."""
-        return self._facts
-
-    def run(
-        self, units: Sequence[WorkUnit], find: FindTask, done: Mapping[WorkUnit, Set[int]] = _NOTHING
-    ) -> Iterator[Step]:
-        """Each unit in order without the rows that are `done`; the next one is encoded meanwhile."""
-        planned = ((unit, find(unit)) for unit in units)
-        return self.measure(((unit, of.task, of.rows[unit.start : unit.stop]) for unit, of in planned), done)
-
-    def measure(self, given: Iterable[GivenUnit], done: Mapping[WorkUnit, Set[int]] = _NOTHING) -> Iterator[Step]:
-        """The same with the rows of each unit at hand."""
-        return self._worker.run(one_ahead(partial(self._encoded, *unit) for unit in given), done)
-
-    def _encoded(self, unit: WorkUnit, task: LoadedTask, rows: Sequence[Row]) -> tuple[WorkUnit, list[Question]]:
-        return unit, self.encoder.questions(task, rows, unit.start)
+    def run(self, units: Iterable[GivenUnit], done: Mapping[WorkUnit, Set[int]] = _NOTHING) -> Iterator[Step]:
+        """Each unit in order without the rows that are `done`, and its batches before it."""
+        return self._worker.run(units, done)
 
     def close(self) -> None:
         """Nothing to give back."""
-
-
-def one_ahead(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
-    """The results of the calls, in order; each call is made while the result before it is in use.
-
-    >>> list(one_ahead([lambda: 1, lambda: 2, lambda: 3]))
-    [1, 2, 3]
-    """
-    pool = ThreadPoolExecutor(1, "loopscope-ahead")
-    try:
-        made: deque[Future[Result]] = deque()
-        for call in calls:
-            made.append(pool.submit(call))
-            if len(made) > 1:
-                yield made.popleft().result()
-        while made:
-            yield made.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -4,58 +4,24 @@ The names below are imported when they are first used, so that listing models or
 wait for torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from loopscope.models.base import LoopedModule
-    from loopscope.models.batch import Batch
-    from loopscope.models.initial_state import InitialState
-    from loopscope.models.load import ModelCard, card_of, load_model
-    from loopscope.models.protocol import AffineHead, Context, LoopedModel
-    from loopscope.models.tokenizer import Tokenizer, load_tokenizer
-    from loopscope.models.transformers_loop import loop_layers
-    from loopscope.models.walk import Walk
-    from loopscope.models.wrapped import wrap
-
-__all__ = [
-    "AffineHead",
-    "Batch",
-    "Context",
-    "InitialState",
-    "LoopedModel",
-    "LoopedModule",
-    "ModelCard",
-    "Tokenizer",
-    "Walk",
-    "card_of",
-    "load_model",
-    "load_tokenizer",
-    "loop_layers",
-    "wrap",
-]
+from typing import Any
 
 _HOMES = {
-    "AffineHead": "protocol",
-    "Batch": "batch",
-    "Context": "protocol",
-    "InitialState": "initial_state",
-    "LoopedModel": "protocol",
-    "LoopedModule": "base",
-    "ModelCard": "load",
-    "Tokenizer": "tokenizer",
-    "Walk": "walk",
-    "card_of": "load",
-    "load_model": "load",
-    "load_tokenizer": "tokenizer",
-    "loop_layers": "transformers_loop",
-    "wrap": "wrapped",
+    "base": ("LoopedModule",),
+    "batch": ("Batch",),
+    "initial_state": ("InitialState",),
+    "load": ("ModelCard", "card_of", "load_model"),
+    "protocol": ("AffineHead", "Context", "LoopedModel"),
+    "tokenizer": ("Tokenizer", "load_tokenizer"),
+    "transformers_loop": ("loop_layers",),
+    "walk": ("Walk",),
+    "wrapped": ("wrap",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

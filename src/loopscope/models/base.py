@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,14 +16,13 @@ import torch.autograd.forward_ad as forward_mode
 from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError
-from loopscope.kernels.split_product import forget_halves, splits_apply
 from loopscope.models.batch import Batch
 from loopscope.models.layers.linear import Fusing, Linear
 from loopscope.models.protocol import AffineHead, BodyAndHead, Context
 from loopscope.models.walk import Walk
 
 if TYPE_CHECKING:
-    from loopscope.models.checkpoint.safetensors import TensorEntry
+    from loopscope.models.checkpoint import TensorEntry
 
 
 class LoopedModule(nn.Module):
@@ -42,6 +42,10 @@ class LoopedModule(nn.Module):
     alike: bool = False
     """Whether `step` does the same at every depth, asks nothing of the device, and keeps nothing outside a cache."""
     eos_ids: tuple[int, ...] = ()
+    tied: Mapping[str, str] = MappingProxyType({})
+    """Parameters that are another one, by name; a checkpoint may leave them out."""
+    ignored: frozenset[str] = frozenset()
+    """Tensors a checkpoint may hold that nothing reads."""
     trained_clock: int | None = None
     """Steps after which a step that knows its time leaves what it was trained for; None where steps do not know it."""
 
@@ -97,14 +101,6 @@ class LoopedModule(nn.Module):
         walk = Walk.of(self, batch)
         return {depth: walk.to(depth).state for depth in wanted}
 
-    def tied_tensors(self) -> dict[str, str]:
-        """Tensors a checkpoint may leave out, with the tensor whose values they share."""
-        return {}
-
-    def ignorable_tensors(self) -> set[str]:
-        """Tensors a checkpoint may hold that the model works out for itself."""
-        return set()
-
     def arrange(self, tensors: Mapping[str, TensorEntry]) -> Mapping[str, TensorEntry]:
         """A checkpoint's tensors under the names of the model's parameters, where it may store them otherwise."""
         return tensors
@@ -118,7 +114,7 @@ class LoopedModule(nn.Module):
 
     def tie(self) -> None:
         """Makes tied parameters one parameter again after a checkpoint was assigned."""
-        for name, source in self.tied_tensors().items():
+        for name, source in self.tied.items():
             owner, _, leaf = name.rpartition(".")
             setattr(self.get_submodule(owner), leaf, self.get_parameter(source))
 
@@ -153,19 +149,23 @@ class LoopedModule(nn.Module):
         if dtype is None or all(parameter.dtype == dtype for parameter in parameters):
             return modules
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
-            return _cast_copy(modules, dtype, keep_graph=True)
+            return _copy_in(modules, dtype, keep_graph=True)
+        from loopscope.kernels.split_product import splits_apply  # loads Triton
+
         stamp = [(weight.data_ptr(), None if weight.is_inference() else weight._version) for weight in parameters]
         mixed = mixes and dtype == torch.float32 and splits_apply(parameters[0].device)
         held = self._casts.get((dtype, mixed))
         if held is None or held[0] != stamp:
             # Inside a function transform every result belongs to the transform; what is kept must outlive it.
             with torch._C._DisableFuncTorch():
-                twin = _mixed_copy(modules, dtype) if mixed else _cast_copy(modules, dtype, keep_graph=False)
-            self._casts[dtype, mixed] = held = (stamp, twin)
+                held = (stamp, _copy_in(modules, dtype, mixed=mixed))
+            self._casts[dtype, mixed] = held
         return held[1]
 
     def forget_casts(self) -> None:
         """Drops what `in_dtype` kept: weights may change in ways that leave no trace (`weight.data`, CUDA graphs)."""
+        from loopscope.kernels.split_product import forget_halves  # loads Triton
+
         self._casts.clear()
         forget_halves(self.parameters())
 
@@ -175,33 +175,21 @@ class LoopedModule(nn.Module):
         For the `embed` of a model of your own.
         """
         assert batch.highest_id is not None
-        if batch.highest_id >= self.vocabulary_size:
-            raise LoopscopeError(
-                f"token id {batch.highest_id} is outside {self.name}'s vocabulary of {self.vocabulary_size}; "
-                "is this the model's own tokenizer?"
-            )
         assert batch.reach is not None
-        if self.max_positions is not None and batch.reach > self.max_positions:
-            raise LoopscopeError(
-                f"{batch.reach} tokens are more than {self.name}'s {self.max_positions} positions; shorten the text"
-            )
-        if batch.segments is not None and not self.shares_context:
-            raise LoopscopeError(f"{self.name} reads every row as one sequence; leave segments out")
-        if batch.parts is not None and not self.unpadded:
-            raise LoopscopeError(f"{self.name} reads every row as one sequence; leave parts out")
-        state = batch.initial_state
-        if state is not None and state.shape[-1] != self.hidden_size:
-            raise LoopscopeError(
-                f"initial_state is {state.shape[-1]} wide but {self.name}'s state is {self.hidden_size}"
-            )
-
-
-def select(state: Tensor, positions: Tensor | None) -> Tensor:
-    """The states at `positions` [N, 2] of (row, position), [N, D]; all of them where None."""
-    if positions is None:
-        return state
-    where = positions.to(state.device)
-    return state[where[:, 0], where[:, 1]]
+        vocabulary, positions, given = self.vocabulary_size, self.max_positions, batch.initial_state
+        problem = None
+        if batch.highest_id >= vocabulary:
+            problem = f"token id {batch.highest_id} is outside its vocabulary of {vocabulary}; is this its tokenizer?"
+        elif positions is not None and batch.reach > positions:
+            problem = f"{batch.reach} tokens are more than its {positions} positions; shorten the text"
+        elif (batch.segments is not None and not self.shares_context) or (
+            batch.parts is not None and not self.unpadded
+        ):
+            problem = "it reads every row as one sequence; leave segments and parts out"
+        elif given is not None and given.shape[-1] != self.hidden_size:
+            problem = f"initial_state is {given.shape[-1]} wide but its state {self.hidden_size}"
+        if problem is not None:
+            raise LoopscopeError(f"{self.name}: {problem}")
 
 
 def needs_elementary_operations(state: Tensor) -> bool:
@@ -219,32 +207,16 @@ def _fusing(module: nn.Module) -> Iterator[Fusing]:
 
 # Kept casts outlive the call that makes them; as inference tensors they would be useless to a later gradient.
 @torch.inference_mode(False)
-def _cast_copy(modules: nn.Module, dtype: torch.dtype, *, keep_graph: bool) -> nn.Module:
-    memo: dict[int, Any] = {}
-    for parameter in modules.parameters():
-        cast = parameter.to(dtype)
-        memo[id(parameter)] = cast if keep_graph else nn.Parameter(cast.detach(), requires_grad=False)
-    for module in _fusing(modules):
-        memo[id(module.joined)] = None
+def _copy_in(modules: nn.Module, dtype: torch.dtype, *, keep_graph: bool = False, mixed: bool = False) -> nn.Module:
+    """A twin in `dtype`; a mixed one shares the BF16 matrices of linear layers."""
+    linears = [layer for layer in modules.modules() if isinstance(layer, Linear) and mixed]
+    shared = {id(w) for linear in linears if linear.weight.dtype == torch.bfloat16 for w in linear.parameters()}
+    memo: dict[int, Any] = {id(module.joined): module.joined if mixed else None for module in _fusing(modules)}
+    for weight in modules.parameters():
+        cast = weight.to(dtype) if keep_graph else nn.Parameter(weight.detach().to(dtype), requires_grad=False)
+        memo[id(weight)] = weight if id(weight) in shared else cast
     twin = copy.deepcopy(modules, memo)
-    if not keep_graph:
+    if not keep_graph and not mixed:
         for module in _fusing(twin):
             module.fuse()
     return twin
-
-
-@torch.inference_mode(False)
-def _mixed_copy(modules: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A twin that shares the BF16 matrices of linear layers and holds the rest in `dtype`."""
-    shared = {
-        id(held)
-        for layer in modules.modules()
-        if isinstance(layer, Linear) and layer.weight.dtype == torch.bfloat16
-        for held in layer.parameters(recurse=False)
-    }
-    memo: dict[int, Any] = {
-        id(weight): weight if id(weight) in shared else nn.Parameter(weight.detach().to(dtype), requires_grad=False)
-        for weight in modules.parameters()
-    }
-    memo |= {id(module.joined): module.joined for module in _fusing(modules)}
-    return copy.deepcopy(modules, memo)

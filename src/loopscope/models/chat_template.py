@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from loopscope.errors import LoopscopeError
-from loopscope.time_limit import TimeLimitError, time_limit
+from loopscope.limits import TimeLimitError, time_limit
 
 MOST_TEMPLATE_CHARACTERS = 200_000
 """Characters of a chat template."""
@@ -76,8 +76,7 @@ class ChatTemplate:
     @cached_property
     def _writes_messages(self) -> bool:
         """Whether two questions give two texts."""
-        one, other = (self._rendered([{"role": "user", "content": word}], True) for word in ("one", "other"))
-        return one != other
+        return len({self._rendered([{"role": "user", "content": word}], True) for word in ("one", "other")}) == 2
 
     def _rendered(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
         given = {"messages": [dict(message) for message in messages], "add_generation_prompt": add_generation_prompt}
@@ -124,28 +123,24 @@ def _environment() -> Any:
         intercepted_binops = frozenset({"*", "**"})
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            if operator == "**" and isinstance(left, int) and isinstance(right, int):
-                if left.bit_length() * right > MOST_BITS:
-                    raise OverflowError(f"a power of more than {MOST_BITS} bits")
-            elif operator == "*":
-                for sequence, count in ((left, right), (right, left)):
-                    long = isinstance(count, int) and hasattr(sequence, "__len__")
-                    if long and len(sequence) * count > MOST_RENDERED_CHARACTERS:
-                        raise OverflowError(f"a text of more than {MOST_RENDERED_CHARACTERS} characters")
+            if operator == "**":
+                size = left.bit_length() * abs(right) if isinstance(left, int) and isinstance(right, int) else 0
+            else:
+                size = max((len(x) * n for x, n in ((left, right), (right, left)) if hasattr(x, "__len__")), default=0)
+            if size > (MOST_BITS if operator == "**" else MOST_RENDERED_CHARACTERS):
+                raise OverflowError(f"{operator} makes something too large")
             return super().call_binop(context, operator, left, right)
 
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    def as_json(
-        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-    ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
     environment: Any = Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
-    environment.filters["tojson"] = as_json
+    # As transformers writes it, whose template filter leaves what is not ASCII as it is.
+    environment.filters["tojson"] = lambda value, ensure_ascii=False, **options: json.dumps(
+        value, ensure_ascii=ensure_ascii, **options
+    )
     # `strftime_now` is left undefined: with today's date in it, the same call would be another one tomorrow.
     environment.globals["raise_exception"] = refuse
     return environment

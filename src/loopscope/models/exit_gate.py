@@ -19,12 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
-
-from loopscope.errors import LoopscopeError
 
 Rule = Literal["cdf", "threshold"]
 
@@ -48,13 +46,15 @@ class ExitGate:
     def compared(self, gate_logits: Sequence[Tensor]) -> Tensor:
         """What the rule compares with its threshold, [..., T], from the logits at depths 1..T, each [...]."""
         if self.rule == "cdf":
-            return exit_distribution(gate_logits).cdf
+            return torch.cumsum(exit_probabilities(gate_logits), dim=-1)
         return torch.sigmoid(torch.stack(list(gate_logits), dim=-1))
 
     def exit_depth(self, compared: Tensor, threshold: float | None = None) -> Tensor:
         """Where the policy stops (1..T), int64 [...]."""
         limit = self.threshold if threshold is None else threshold
-        return _first(compared >= limit if self.rule == "cdf" else compared > limit)
+        reached = compared >= limit if self.rule == "cdf" else compared > limit
+        first = reached.to(torch.int64).argmax(dim=-1)
+        return torch.where(reached.any(dim=-1), first + 1, reached.shape[-1])
 
 
 def exit_gate_of(model: object) -> ExitGate | None:
@@ -63,49 +63,19 @@ def exit_gate_of(model: object) -> ExitGate | None:
     return gate if isinstance(gate, ExitGate) else None
 
 
-def _first(reached: Tensor) -> Tensor:
-    """The first depth (1..T) that is reached, else T."""
-    first = reached.to(torch.int64).argmax(dim=-1)
-    last = torch.full_like(first, reached.shape[-1] - 1)
-    return torch.where(reached.any(dim=-1), first, last) + 1
+def exit_probabilities(gate_logits: Sequence[Tensor]) -> Tensor:
+    """p_t over the depths 1..T of one budget, [..., T], from the gate's logits at each, [...], in their own dtype.
 
-
-class ExitDistribution(NamedTuple):
-    """Over the depths 1..T of one budget, [..., T] each.
-
-    Attributes:
-        stop: λ_t, the chance to stop at t having come so far.
-        pdf: p_t, the chance that t is the exit.
-        cdf: c_t, the chance that the exit is at t or earlier.
+    >>> exit_probabilities([torch.zeros(1)] * 3).tolist()
+    [[0.5, 0.25, 0.25]]
     """
-
-    stop: Tensor
-    pdf: Tensor
-    cdf: Tensor
-
-    def exit_depth(self, threshold: float) -> Tensor:
-        """The first depth (1..T) whose cdf reaches the threshold, else T; int64 of shape [...]."""
-        return _first(self.cdf >= threshold)
-
-
-def exit_distribution(gate_logits: Sequence[Tensor]) -> ExitDistribution:
-    """From the gate's logits at depths 1..T, each [...], in their own dtype.
-
-    >>> gates = exit_distribution([torch.zeros(1)] * 3)
-    >>> gates.pdf.tolist(), gates.exit_depth(0.6).tolist()
-    ([[0.5, 0.25, 0.25]], [2])
-    """
-    if not gate_logits:
-        raise LoopscopeError("an exit distribution needs the gate at one depth at least")
     stop = [torch.sigmoid(logits) for logits in gate_logits]
     remaining = torch.ones_like(stop[0])
-    pdf = []
+    found = []
     for chance in stop[:-1]:
-        pdf.append(chance * remaining)
+        found.append(chance * remaining)
         remaining = remaining * (1.0 - chance)
-    pdf.append(remaining)
-    stacked = torch.stack(pdf, dim=-1)
-    return ExitDistribution(torch.stack(stop, dim=-1), stacked, torch.cumsum(stacked, dim=-1))
+    return torch.stack([*found, remaining], dim=-1)
 
 
 def state_at_exit(states: Sequence[Tensor], depth: Tensor) -> Tensor:

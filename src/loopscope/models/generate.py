@@ -19,14 +19,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.layers.mask import KeyValueCache
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, asks
 
@@ -48,12 +48,13 @@ class Sampler:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise LoopscopeError(f"temperature must be at least 0 and finite, not {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise LoopscopeError(f"top_k must be at least 1, not {self.top_k}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise LoopscopeError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        for name, given, fits, bounds in (
+            ("temperature", self.temperature, 0 <= self.temperature < float("inf"), "at least 0 and finite"),
+            ("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "at least 1"),
+            ("top_p", self.top_p, self.top_p is None or 0 < self.top_p <= 1, "above 0 and at most 1"),
+        ):
+            if not fits:
+                raise LoopscopeError(f"{name} must be {bounds}, not {given}")
 
     def uniforms(self, rows: int, count: int) -> Tensor:
         """[rows, count] float64: what each row will draw with, on the CPU."""
@@ -203,10 +204,9 @@ class GenerationPlan:
     def new_positions(self, rows: list[list[int]], cache: KeyValueCache) -> tuple[Batch, Tensor]:
         """What the cache does not hold yet, and where in it each row's last token is, [B, 2]."""
         if cache.used == 0:
-            fresh = Batch.from_rows(rows)
-            ids, mask, prompts = fresh.input_ids, fresh.attention_mask, torch.tensor([len(row) for row in rows])
+            fresh, prompts = Batch.from_rows(rows), torch.tensor([len(row) for row in rows])
+            ids, mask, last = fresh.input_ids, fresh.attention_mask, last_positions(rows)
             positions = torch.arange(ids.shape[1]).expand_as(ids)
-            last = last_positions(rows)
         else:
             ids = torch.tensor([[row[-1]] for row in rows])
             mask, prompts = torch.ones_like(ids, dtype=torch.bool), None
@@ -247,30 +247,20 @@ def continue_rows(
 
 def plain_logits(model: LoopedModel, plan: GenerationPlan, impl: Literal["auto", "cached", "reference"]) -> NextLogits:
     """Every token at the depth of the plan; `impl` as for `generate`."""
-    if impl == "reference" or (impl == "auto" and not can_cache(model)):
-        return _reference(model, plan)
-    if can_cache(model):
-        return _cached(model, plan)
-    raise LoopscopeError(f'{model.name} keeps no keys and values; generate with impl="reference"')
+    if impl == "cached" and not can_cache(model):
+        raise LoopscopeError(f'{model.name} keeps no keys and values; generate with impl="reference"')
+    cache, cached_model = KeyValueCache(plan.width), cast(Any, model)
 
-
-def _reference(model: LoopedModel, plan: GenerationPlan) -> NextLogits:
-    def next_logits(rows: list[list[int]]) -> Tensor:
+    def whole(rows: list[list[int]]) -> Tensor:
         return Walk.of(model, plan.whole(rows)).to(plan.depth).read(last_positions(rows))
 
-    return next_logits
-
-
-def _cached(model: Any, plan: GenerationPlan) -> NextLogits:
-    cache = KeyValueCache(plan.width)
-
-    def next_logits(rows: list[list[int]]) -> Tensor:
+    def continued(rows: list[list[int]]) -> Tensor:
         batch, last = plan.new_positions(rows, cache)
-        context = model.embed(batch, cache)
-        logits: Tensor = model.readout_cached(Walk(model, context).to(plan.depth).state, context, last)
+        context = cached_model.embed(batch, cache)
+        logits: Tensor = cached_model.readout_cached(Walk(model, context).to(plan.depth).state, context, last)
         return logits
 
-    return next_logits
+    return whole if impl == "reference" or not can_cache(model) else continued
 
 
 def _drawn_states(model: LoopedModel, batch: Batch, width: int) -> Tensor | None:

@@ -29,12 +29,8 @@ _KNOWN_CODE = (sys.stdlib_module_names | {"loopscope", "torch", "numpy"}) - {"__
 def model_identity(model: object) -> dict[str, str]:
     """What a manifest says of a model in memory: hashes of its tensors, of its code, of its configuration."""
     kind, config = type(model), getattr(model, "config", None)
-    found = {
-        "tensors": weights_sha256(model),
-        f"class {kind.__module__}.{kind.__qualname__}": _sha256(
-            [[n, _source(c)] for n, c in sorted(_code(model).items())]
-        ),
-    }
+    sources = [[name, _source(code)] for name, code in sorted(_code(model).items())]
+    found = {"tensors": weights_sha256(model), f"class {kind.__module__}.{kind.__qualname__}": _sha256(sources)}
     if config is not None:
         found["config"] = _sha256(_settings(config))
     return found
@@ -60,15 +56,19 @@ def weights_sha256(model: object) -> str:
     Raises:
         LoopscopeError: for a tensor without readable bytes, such as one on the meta device.
     """
-    digest = hashlib.sha256()
-    seen = set()
+    digest, seen = hashlib.sha256(), set()
     for name, tensor in _tensors(model):
         try:
-            plain = tensor.layout == torch.strided and tensor.numel() and not tensor.is_meta
-            place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if plain else None
-            if place is None or place not in seen:
-                _add(digest, name, tensor)
-            seen.add(place)
+            if tensor.is_meta:
+                raise RuntimeError("it is on the meta device")
+            strided = tensor.layout == torch.strided
+            place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if strided else None
+            if place not in seen or not tensor.numel():
+                digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+                flat = (tensor.detach() if strided else tensor.detach().to_dense()).resolve_conj().resolve_neg()
+                for window in torch.split(flat.reshape(-1), max(WINDOW_BYTES // flat.element_size(), 1)):
+                    digest.update(window.cpu().view(torch.uint8).numpy().data)
+            seen |= set() if place is None else {place}
         except (RuntimeError, NotImplementedError, TypeError) as error:
             reason = " ".join(str(error).split())
             raise LoopscopeError(
@@ -80,8 +80,7 @@ def weights_sha256(model: object) -> str:
 
 def _tensors(model: object) -> Iterator[tuple[str, Tensor]]:
     if isinstance(model, nn.Module):
-        state = {name: held for name, held in model.state_dict().items() if isinstance(held, Tensor)}
-        yield from state.items()
+        yield from ((name, held) for name, held in model.state_dict().items() if isinstance(held, Tensor))
         # The tensors that the functions of `wrap` use, which are parameters of no module.
         yield from ((f"held.{place}", held) for place, held in enumerate(getattr(model, "held_tensors", ())))
         return
@@ -92,27 +91,15 @@ def _tensors(model: object) -> Iterator[tuple[str, Tensor]]:
             yield from ((f"{name}.{key}", tensor) for key, tensor in _tensors(held))
 
 
-def _add(digest: hashlib._Hash, name: str, tensor: Tensor) -> None:
-    digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-    if tensor.is_meta:
-        raise RuntimeError("it is on the meta device")
-    flat = (tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()).resolve_conj()
-    flat = flat.resolve_neg().reshape(-1)
-    step = max(WINDOW_BYTES // max(flat.element_size(), 1), 1)
-    for first in range(0, flat.shape[0], step):
-        digest.update(flat[first : first + step].cpu().view(torch.uint8).numpy().data)
-
-
 def _code(model: object) -> dict[str, Any]:
     """The classes of a model and of its parts, with their bases, and the functions of `wrap`."""
     objects = [model, *(model.modules() if isinstance(model, nn.Module) else ())]
     kinds = {kind for held in objects for kind in type(held).__mro__}
     found: dict[str, Any] = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds if not _is_known(kind)}
     for name, function in getattr(model, "functions", {}).items():
-        bare = function
-        while isinstance(bare, functools.partial):
-            bare = bare.func
-        bare = getattr(bare, "__func__", bare)
+        while isinstance(function, functools.partial):
+            function = function.func
+        bare = getattr(function, "__func__", function)
         if isinstance(bare, FunctionType) and not _is_known(bare):
             found[f"function {name}"] = bare
     return found
@@ -137,32 +124,23 @@ def is_users_code(code: type | Callable[..., Any]) -> bool:
 
 def _source(code: type | FunctionType) -> Any:
     """The text; where there is none, of code typed at a prompt or compiled, its bytecode."""
-    return _installed_source(code) if not is_users_code(code) else _read_source(code)
-
-
-@functools.lru_cache(maxsize=4096)
-def _installed_source(code: type | FunctionType) -> Any:
-    return _read_source(code)
+    return _read_source(code) if is_users_code(code) else _installed_source(code)
 
 
 def _read_source(code: type | FunctionType) -> Any:
     try:
         return inspect.getsource(code)
     except (OSError, TypeError, IndexError):
-        pass
-    if isinstance(code, FunctionType):
-        return _bytecode(code.__code__)
-    return {name: _read_source(held) for name, held in vars(code).items() if isinstance(held, FunctionType)}
+        if isinstance(code, FunctionType):
+            return _bytecode(code.__code__)
+        return {name: _read_source(held) for name, held in vars(code).items() if isinstance(held, FunctionType)}
 
 
-def _bytecode(code: CodeType) -> list[Any]:
+_installed_source = functools.lru_cache(maxsize=4096)(_read_source)
+
+
+def _bytecode(held: Any) -> Any:
     """In an order that does not change from process to process."""
-    constants = [
-        _bytecode(held)
-        if isinstance(held, CodeType)
-        else sorted(map(repr, held))
-        if isinstance(held, frozenset)
-        else repr(held)
-        for held in code.co_consts
-    ]
-    return [code.co_code.hex(), list(code.co_names), list(code.co_varnames), constants]
+    if isinstance(held, CodeType):
+        return [held.co_code.hex(), list(held.co_names), list(held.co_varnames), list(map(_bytecode, held.co_consts))]
+    return sorted(map(repr, held)) if isinstance(held, frozenset) else repr(held)

@@ -76,7 +76,7 @@ def taken(given: Any, args: Mapping[str, Any], device: torch.device, dtype: torc
     if (model.device, model.dtype) != (device, dtype or model.dtype):
         if not isinstance(model, nn.Module):
             raise LoopscopeError(
-                f"{model.name} is on {model.device} in {model.dtype} and is no nn.Module that could be moved:"
+                f"{model.name} is on {model.device} in {model.dtype} and is not an nn.Module that could be moved:"
                 f" leave out {setting('device')} and {setting('dtype')}, or make it so"
             )
         model.to(device=device, dtype=dtype)

@@ -14,36 +14,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from loopscope.errors import LARGEST_SEED, LoopscopeError, setting, shown, switch, text, whole
-from loopscope.models.checkpoint.config import read_config
-from loopscope.models.checkpoint.hub import HubRepository
-from loopscope.models.checkpoint.random_weights import fill_randomly
-from loopscope.models.checkpoint.safetensors import INDEX, WEIGHTS, index_shards, open_checkpoint, read_header
-from loopscope.models.checkpoint.weights import load_tensors, main_dtype, match_tensors
-from loopscope.models.families.registry import build_model, check_architecture, detect_family
+from loopscope.models.checkpoint import open_checkpoint, read_config, stored_names
+from loopscope.models.families import build_model, check_architecture, detect_family
+from loopscope.models.hub import HubRepository
 from loopscope.models.in_memory import ModelSpec, spec_of, taken
-from loopscope.models.published import RUN_DTYPE
-from loopscope.models.registry import Source, parse_name
+from loopscope.models.registry import RUN_DTYPE, Source, parse_name
 from loopscope.models.user_models import built, load_factory, model_arguments
+from loopscope.models.weights import fill_randomly, load_tensors, main_dtype, match_tensors
 
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
     from loopscope.models.protocol import LoopedModel
 
 
-DTYPES = {
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
-_TYPES = ("cpu", "cuda", "mps")
+DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
 _ABBREVIATIONS = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
-_SPAN = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -101,18 +91,6 @@ class ModelCard:
         """The hash of every file read, by file name; computed when first asked for, since it reads them all."""
         return {path.name: _hash(path) for path in self.files}
 
-    def as_dict(self, *, hashes: bool = True) -> dict[str, Any]:
-        """Plain values for a manifest, with the files' sizes and, unless declined, their hashes."""
-        fields = {
-            name: value for name, value in vars(self).items() if name not in ("files", "sha256", "args", "checkpoint")
-        }
-        fields |= {"args": dict(self.args)} if self.args else {}
-        files = [{"name": path.name, "bytes": path.stat().st_size} for path in self.files]
-        if hashes:
-            for entry in files:
-                entry["sha256"] = self.sha256[str(entry["name"])]
-        return fields | {"files": files}
-
 
 def card_of(model: LoopedModel) -> ModelCard:
     """The provenance of a model that `load_model` returned."""
@@ -120,45 +98,6 @@ def card_of(model: LoopedModel) -> ModelCard:
     if not isinstance(card, ModelCard):
         raise LoopscopeError(f"{model.name} has no card: load it with load_model, or set model.card")
     return card
-
-
-@dataclass(frozen=True)
-class CheckpointOptions:
-    """The `model_args` of a checkpoint.
-
-    Attributes:
-        span: first and last layer to loop, of a model that is not looped itself.
-        random: whether to draw the weights instead of reading them.
-        seed: what random weights are drawn from.
-        family: what is chosen of its family.
-    """
-
-    span: tuple[int, int] | None
-    random: bool
-    seed: int
-    family: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, args: Mapping[str, Any]) -> CheckpointOptions:
-        """From `model_args`, checked."""
-        rest = dict(args)
-        loop = rest.pop("loop", None)
-        span = None if loop is None else _SPAN.fullmatch(str(loop))
-        if loop is not None and span is None:
-            raise LoopscopeError(f"{setting('model_args')}: loop={shown(loop)} is not FIRST-LAST, as in loop=10-20")
-        random, seed = switch("random_weights", rest.pop("random_weights", False)), rest.pop("seed", 0)
-        whole("seed", seed, -LARGEST_SEED, LARGEST_SEED)
-        return cls(None if span is None else (int(span[1]), int(span[2])), random, seed, rest)
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """The family's options, the layers to loop among them."""
-        return dict(self.family) if self.span is None else {"loop": f"{self.span[0]}-{self.span[1]}", **self.family}
-
-    def named(self, name: str) -> str:
-        """What tables call a model with these options."""
-        listed = ",".join(f"{key}={value}" for key, value in self.chosen.items())
-        return name + (f":{listed}" if listed else "") + (" (random weights)" if self.random else "")
 
 
 def load_model(
@@ -200,28 +139,37 @@ def load_model(
             raise LoopscopeError(f"{shown(spec)} is code, which runs only where you name it: {setting('model', spec)}")
         model = built(load_factory(source.kind, source.location), source.location, args, place, wanted)
         return _with_card(model, spec, source, kind=source.kind, args=args)
-    options = CheckpointOptions.of(args)
+    chosen = dict(args)
+    random, seed = switch("random_weights", chosen.pop("random_weights", False)), chosen.pop("seed", 0)
+    whole("seed", seed, -LARGEST_SEED, LARGEST_SEED)
     if wanted is None and source.published is not None:
         wanted = find_dtype(RUN_DTYPE)
-    load = _load_random if options.random else _load_checkpoint
-    looped, facts = load(source, options, place, wanted, offline)
-    looped.name = options.named(source.name)
-    looped.is_random = options.random  # type: ignore[assignment]
+    if random:
+        looped, facts = _load_random(source, chosen, place, wanted, offline, seed)
+    else:
+        looped, facts = _load_checkpoint(source, chosen, place, wanted, offline)
+    listed = ",".join(f"{key}={value}" for key, value in chosen.items())
+    looped.name = source.name + (f":{listed}" if listed else "") + (" (random weights)" if random else "")
+    looped.is_random = random  # type: ignore[assignment]
     return _with_card(looped, spec, source, args=args, **facts)
 
 
+_Loaded: TypeAlias = tuple["LoopedModule", dict[str, Any]]
+"""A model, and what its card says of where it came from."""
+
+
 def _load_checkpoint(
-    source: Source, options: CheckpointOptions, device: torch.device, dtype: torch.dtype | None, offline: bool | None
-) -> tuple[LoopedModule, dict[str, Any]]:
-    folder, commit = _located(source, options, offline)
+    source: Source, chosen: dict[str, Any], device: torch.device, dtype: torch.dtype | None, offline: bool | None
+) -> _Loaded:
+    folder, commit = _located(source, chosen, offline)
     with _naming(source.name if source.kind == "embedded" else folder):
         checkpoint = open_checkpoint(folder)
-        if _needs_transformers(checkpoint.config, options):
+        if _needs_transformers(checkpoint.config, chosen):
             stored = main_dtype(checkpoint.tensors.values())
-            model = _loop_with_transformers(folder, options, device, dtype or stored)
+            model = _loop_with_transformers(folder, chosen, device, dtype or stored)
         else:
-            family = _family(source, options, checkpoint.config, list(checkpoint.tensors))
-            model = build_model(family, checkpoint.config, checkpoint.tensors, options.chosen)
+            family = _family(source, chosen, checkpoint.config, list(checkpoint.tensors))
+            model = build_model(family, checkpoint.config, checkpoint.tensors, chosen)
             matched = match_tensors(model, checkpoint.tensors)
             stored = main_dtype(matched.values())
             load_tensors(model, matched, device, dtype or stored)
@@ -230,76 +178,84 @@ def _load_checkpoint(
     return model, facts
 
 
-def _needs_transformers(config: Mapping[str, Any], options: CheckpointOptions) -> bool:
+def _load_random(
+    source: Source,
+    chosen: dict[str, Any],
+    device: torch.device,
+    dtype: torch.dtype | None,
+    offline: bool | None,
+    seed: int,
+) -> _Loaded:
+    revision = names = None
+    config: Mapping[str, Any] = source.published.config if source.published is not None else {}
+    if source.published is not None and not config:
+        raise LoopscopeError(f"the sizes of {source.name} are not known here: load it without random weights")
+    with _naming(source.location):
+        if source.published is None:
+            folder, revision = _located(source, chosen, offline, weights=False)
+            config, names = read_config(folder), stored_names(folder)
+        model = build_model(_family(source, chosen, config, names), config, names, chosen)
+    stated = config.get("dtype") or config.get("torch_dtype")
+    fill_randomly(model, device, dtype or (find_dtype(stated) if isinstance(stated, str) else torch.float32), seed)
+    model.prepare()
+    return model, {"kind": "random", "revision": revision, "random": True, "seed": seed}
+
+
+def _located(
+    source: Source, chosen: dict[str, Any], offline: bool | None, *, weights: bool = True
+) -> tuple[Path, str | None]:
+    """The folder and, of a hub model, its commit; what cannot be run is refused before gigabytes travel."""
+    if source.kind != "hub":
+        return Path(source.location), None
+    repository = HubRepository(source.location, source.revision, offline=offline)
+    folder = repository.fetch_description()
+    if weights:
+        with _naming(repository.repo_id):
+            config = read_config(folder)
+            if "loop" not in chosen:
+                check_architecture(config)
+            elif not _needs_transformers(config, chosen):
+                build_model("loop", config, None, chosen)
+        folder = repository.fetch_weights()
+    return folder, repository.revision
+
+
+def _family(source: Source, chosen: dict[str, Any], config: Mapping[str, Any], names: list[str] | None) -> str:
+    if "loop" in chosen:
+        return "loop"
+    if names is None and source.published is not None:
+        return source.published.family
+    return detect_family(config, names)
+
+
+def _needs_transformers(config: Mapping[str, Any], chosen: dict[str, Any]) -> bool:
     """Whether layers are to be looped of an architecture that is not written here."""
     from loopscope.models.families.layer_loop import ARCHITECTURES
 
     architectures = config.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures else None
-    return options.span is not None and isinstance(named, str) and named not in ARCHITECTURES
+    return "loop" in chosen and isinstance(named, str) and named not in ARCHITECTURES
 
 
 def _loop_with_transformers(
-    folder: Path, options: CheckpointOptions, device: torch.device, dtype: torch.dtype
+    folder: Path, chosen: dict[str, Any], device: torch.device, dtype: torch.dtype
 ) -> LoopedModule:
     """Layers of any causal language model of transformers, without code of the checkpoint."""
     import transformers
 
     from loopscope.models.transformers_loop import loop_layers
 
-    if options.family:
-        raise LoopscopeError(f"looped layers have no option {shown(next(iter(options.family)))}: leave it out")
-    assert options.span is not None
+    span = re.fullmatch(r"(\d{1,9})-(\d{1,9})", str(chosen["loop"]), re.ASCII)
+    if span is None or len(chosen) > 1:
+        raise LoopscopeError(f"{setting('model_args')}: looped layers take loop=FIRST-LAST alone, as in loop=10-20")
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False, use_safetensors=True
         )
     except Exception as error:  # whatever transformers raises for a checkpoint that it cannot load
         reason = " ".join(str(error).split())[:200]
-        named = read_config(folder)["architectures"][0]
-        raise LoopscopeError(f"transformers cannot load {shown(named)} to loop its layers ({reason})") from error
-    moved: Any = model
-    return loop_layers(moved.to(device=device, dtype=dtype), *options.span)
-
-
-def _located(
-    source: Source, options: CheckpointOptions, offline: bool | None, *, weights: bool = True
-) -> tuple[Path, str | None]:
-    """The folder and, of a hub model, its commit; what cannot be run is refused before gigabytes travel."""
-    if source.folder is not None:
-        return source.folder, None
-    repository = HubRepository(source.location, source.revision, offline=offline)
-    folder = repository.fetch_description()
-    if weights:
-        with _naming(repository.repo_id):
-            config = read_config(folder)
-            if options.span is None:
-                check_architecture(config)
-            elif not _needs_transformers(config, options):
-                build_model("loop", config, None, options.chosen)
-        folder = repository.fetch_weights()
-    return folder, repository.revision
-
-
-def _load_random(
-    source: Source, options: CheckpointOptions, device: torch.device, dtype: torch.dtype | None, offline: bool | None
-) -> tuple[LoopedModule, dict[str, Any]]:
-    revision = names = None
-    config: Mapping[str, Any]
-    if source.published is not None:
-        config = source.published.config
-        if not config:
-            raise LoopscopeError(f"the sizes of {source.name} are not known here: load it without random weights")
-    else:
-        folder, revision = _located(source, options, offline, weights=False)
-        with _naming(source.location):
-            config, names = read_config(folder), _stored_names(folder)
-    with _naming(source.location):
-        family = _family(source, options, config, names)
-        model = build_model(family, config, names, options.chosen)
-    fill_randomly(model, device, dtype or _stated_dtype(config), options.seed)
-    model.prepare()
-    return model, {"kind": "random", "revision": revision, "random": True, "seed": options.seed}
+        raise LoopscopeError(f"transformers cannot load it to loop its layers ({reason})") from error
+    return loop_layers(model.to(device=device, dtype=dtype), int(span[1]), int(span[2]))
 
 
 @contextmanager
@@ -311,21 +267,6 @@ def _naming(what: Path | str) -> Iterator[None]:
         if str(what) in str(error):
             raise
         raise LoopscopeError(f"{what}: {error}") from None
-
-
-def _family(source: Source, options: CheckpointOptions, config: Mapping[str, Any], names: list[str] | None) -> str:
-    if options.span is not None:
-        return "loop"
-    if names is None and source.published is not None:
-        return source.published.family
-    return detect_family(config, names)
-
-
-def _stored_names(folder: Path) -> list[str] | None:
-    """The tensors a folder's index or header names; None where only the configuration is there."""
-    if (folder / WEIGHTS).is_file():
-        return list(read_header(folder / WEIGHTS))
-    return list(index_shards(folder / INDEX)) if (folder / INDEX).is_file() else None
 
 
 def _with_card(model: LoopedModel, spec: str, source: Source, **facts: Any) -> LoopedModel:
@@ -357,26 +298,20 @@ def find_device(device: str | torch.device) -> torch.device:
     Raises:
         LoopscopeError: if there is no such device on this machine.
     """
+    counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else _apple() or "cpu")
+        return torch.device(next(kind for kind, count in counts.items() if count))
     unknown = LoopscopeError(f"there is no device {shown(str(device))} for models: choose cpu, cuda, cuda:1, … or auto")
     # torch knows devices that hold no numbers (meta) or that no model was ever run on.
-    if str(device).partition(":")[0] not in _TYPES:
+    if str(device).partition(":")[0] not in counts:
         raise unknown
     try:
         found = torch.device(device)
     except RuntimeError:
         raise unknown from None
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise LoopscopeError(f"{found} is asked for but this machine has {count} CUDA devices: choose cpu or auto")
-    if found.type == "mps" and _apple() is None:
-        raise LoopscopeError("mps is asked for but this machine has none: choose cpu or auto")
+    if (found.index or 0) >= counts[found.type]:
+        raise LoopscopeError(f"{found} was chosen but this machine has {counts[found.type]}: choose cpu or auto")
     return found
-
-
-def _apple() -> str | None:
-    return "mps" if torch.backends.mps.is_available() else None
 
 
 def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -389,12 +324,7 @@ def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
     try:
         return DTYPES[_ABBREVIATIONS.get(name, name)]
     except KeyError:
-        raise LoopscopeError(f"{shown(name)} is no dtype for weights: choose one of {', '.join(DTYPES)}") from None
-
-
-def _stated_dtype(config: Mapping[str, Any]) -> torch.dtype:
-    stated = config.get("dtype") or config.get("torch_dtype")
-    return find_dtype(stated) if isinstance(stated, str) else torch.float32
+        raise LoopscopeError(f"{shown(name)} is not a dtype for weights: choose one of {', '.join(DTYPES)}") from None
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -152,3 +152,11 @@ class LoopedModel(Protocol):
     def states(self, batch: Batch, depths: Iterable[int]) -> dict[int, Tensor]:
         """The states at the depths asked for, in one trip to the deepest; nothing else is kept."""
         ...
+
+
+def select(state: Tensor, positions: Tensor | None) -> Tensor:
+    """The states at `positions` [N, 2] of (row, position), [N, D]; all of them where None."""
+    if positions is None:
+        return state
+    where = positions.to(state.device)
+    return state[where[:, 0], where[:, 1]]

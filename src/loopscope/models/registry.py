@@ -1,6 +1,6 @@
-"""Which model a name means, and where that model comes from.
+"""Which model a name means, where that model comes from, and the published checkpoints (`published.toml`).
 
-ouro-1.4b                       a published checkpoint at its pinned commit (`published`)
+ouro-1.4b                       a published checkpoint at its pinned commit; the newest where none is pinned
 ByteDance/Ouro-1.4B@main        a hub name, with a branch, tag or commit
 toy-ouro                        a model inside the package (`embedded`)
 runs/step-900, ./toy-ouro       a local folder
@@ -13,21 +13,79 @@ Everything else that decides what is computed is given as `model_args` (`load`).
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.models.checkpoint.config import CONFIG
-from loopscope.models.published import PUBLISHED, Published
+from loopscope.models.checkpoint import CONFIG
 from loopscope.models.user_models import OBJECT, names_code, user_models
 
 Kind = Literal["hub", "folder", "embedded", "entry point", "code"]
 EMBEDDED = Path(__file__).parent / "embedded"
-LONGEST_NAME = 4096
-"""Characters of a name: the longest path of common systems."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+RUN_DTYPE = "bfloat16"
+"""What a published checkpoint is run in unless told otherwise, however it is stored: the paper's protocol."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published checkpoint.
+
+    Attributes:
+        name: the short name, lower case.
+        repo_id: its name on the hub.
+        family: the name of its family.
+        config: the part of config.json that decides shapes and arithmetic; empty where it is not known.
+        stored_dtype: how the weights are stored; they are run in `RUN_DTYPE`.
+        revision: the pinned commit, if one is known.
+        parameters: unique parameters, a tied head counted once; None where they are not known.
+        trained_depth: the number of loops it was trained for (on average, where that was drawn); None where unknown.
+        certain: what was checked against the published code, counts or files, in one line.
+        note: what is not certain about the entry, in one line; empty where everything was read from its own files.
+        tokenizer_repo: the hub name of its tokenizer, where that is not its own.
+    """
+
+    name: str
+    repo_id: str
+    family: str
+    config: Mapping[str, Any]
+    stored_dtype: str
+    revision: str | None = None
+    parameters: int | None = None
+    trained_depth: int | None = None
+    certain: str = ""
+    note: str = ""
+    tokenizer_repo: str | None = None
+
+
+def _published() -> tuple[Published, ...]:
+    found = []
+    for group in tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))["group"]:
+        shared = {name: value for name, value in group.items() if name not in ("config", "checkpoint")}
+        for entry in group["checkpoint"]:
+            changes = entry.get("config", {"": None})
+            config = _merged(group["config"], changes) if changes else {}
+            name = entry["repo_id"].partition("/")[2].lower()
+            found.append(Published(**{"name": name, **shared, **entry, "config": config}))
+    return tuple(found)
+
+
+def _merged(config: Any, changes: Any) -> Any:
+    """The configuration with changes, those of its objects included."""
+    if not isinstance(config, dict) or not isinstance(changes, dict):
+        return changes
+    changed = {name: _merged(config.get(name), value) for name, value in changes.items() if name}
+    return config | changed
+
+
+PUBLISHED = _published()
 
 
 @dataclass(frozen=True)
@@ -53,11 +111,6 @@ class Source:
         """Whether a callable of the user's own makes the model."""
         return self.kind in ("entry point", "code")
 
-    @property
-    def folder(self) -> Path | None:
-        """The folder on disk, where there is one without asking the hub."""
-        return Path(self.location) if self.kind in ("folder", "embedded") else None
-
 
 def find_published(name: str) -> Published | None:
     """The published checkpoint of a short name or a hub name, in upper or lower case.
@@ -80,14 +133,12 @@ def parse_name(name: str) -> Source:
     Raises:
         LoopscopeError: if there is no such model, with the nearest names.
     """
-    if len(name) > LONGEST_NAME:
-        raise LoopscopeError(f"the model {shown(name)} is longer than {LONGEST_NAME} characters: no model is called so")
     if name.startswith(OBJECT):
         raise LoopscopeError(
             f"{shown(name.removeprefix(OBJECT))} was a model in memory: give the model itself, as in "
             f"loopscope.measure(model, …) or run.verify(model=model)"
         )
-    if (name.startswith("loop:") or re.search(r":\w+=", name)) and not _is_dir(_expanded(name)):
+    if (name.startswith("loop:") or re.search(r":\w+=", name)) and not _is_dir(name):
         raise LoopscopeError(
             f"{shown(name)} gives options in a name: name the model alone and give them with {setting('model_args')}, "
             "such as loop=10-20"
@@ -98,75 +149,43 @@ def parse_name(name: str) -> Source:
     base, at, revision = name.rpartition("@")
     found = _named(base) if at else None
     if found is None:
-        raise unknown_name(name)
-    if not revision:
-        raise LoopscopeError(f"the revision of {found.name} is empty: give a branch, a tag or a commit after the @")
-    if found.kind != "hub":
-        raise LoopscopeError(f"{found.name} is not a hub model and has no revisions: leave {shown('@' + revision)} out")
+        raise _unknown(name)
+    if not revision or found.kind != "hub":
+        raise LoopscopeError(f"{shown(name)}: a hub model takes a branch, a tag or a commit after the @, no other does")
     return replace(found, revision=revision)
 
 
-def _named(spec: str) -> Source | None:
-    folder = _expanded(spec)
-    looks_like_path = "/" in spec or "\\" in spec or spec.startswith((".", "~"))
-    if looks_like_path and _is_dir(folder):
-        return _folder(folder)
-    if published := find_published(spec):
-        return Source(published.name, "hub", published.repo_id, published.revision, published)
-    if path := embedded_models().get(spec.lower()):
-        return Source(path.name, "embedded", str(path))
-    if spec in user_models():
-        return Source(spec, "entry point", spec)
-    if spec and _is_dir(folder):
-        return _folder(folder)
-    if folder.is_file():
-        builder = f": name what builds the model, as in {_in_one_line(spec)}:build" if folder.suffix == ".py" else None
-        raise LoopscopeError(f"{_in_one_line(spec)} is a file{builder or ': give the folder it lies in'}")
-    if names_code(spec):
-        return Source(spec, "code", spec)
-    if _HUB_NAME.fullmatch(spec):
-        return Source(spec, "hub", spec)
-    if looks_like_path and "@" not in spec:
-        raise LoopscopeError(f"the folder {_in_one_line(spec)} does not exist; a hub name is ORGANISATION/NAME")
-    return None
+def _named(name: str) -> Source | None:
+    looks_like_path = "/" in name or "\\" in name or name.startswith((".", "~"))
+    if not (looks_like_path and _is_dir(name)):
+        if published := find_published(name):
+            return Source(published.name, "hub", published.repo_id, published.revision, published)
+        if path := embedded_models().get(name.lower()):
+            return Source(path.name, "embedded", str(path))
+        if name in user_models():
+            return Source(name, "entry point", name)
+    if name and _is_dir(name):
+        folder = Path(name).expanduser().resolve()
+        return Source(folder.name, "folder", str(folder))
+    if os.path.isfile(os.path.expanduser(name)):
+        advice = f"name what builds the model, as in {name}:build" if name.endswith(".py") else "give its folder"
+        raise LoopscopeError(f"{' '.join(name.split())} is a file: {advice}")
+    if names_code(name):
+        return Source(name, "code", name)
+    return Source(name, "hub", name) if _HUB_NAME.fullmatch(name) else None
 
 
-def _folder(folder: Path) -> Source:
-    resolved = folder.resolve()
-    return Source(resolved.name, "folder", str(resolved))
+def _is_dir(name: str) -> bool:
+    return os.path.isdir(os.path.expanduser(name))
 
 
-def _expanded(spec: str) -> Path:
-    try:
-        return Path(spec).expanduser()
-    except RuntimeError:  # ~name of nobody
-        raise LoopscopeError(f"{shown(spec)} names the home of an unknown user: give the folder's whole path") from None
-
-
-def _is_dir(folder: Path) -> bool:
-    try:
-        return folder.is_dir()
-    except OSError as error:  # a part that is too long for the system, or a folder that may not be searched
-        raise LoopscopeError(f"the folder {shown(str(folder))} cannot be looked at: {error.strerror}") from None
-
-
-def _in_one_line(path: str) -> str:
-    return " ".join(path.split())
-
-
-def known_names() -> list[str]:
-    """Every name, for listings and for guessing what somebody meant."""
-    published = [name for entry in PUBLISHED for name in (entry.name, entry.repo_id)]
-    return [*embedded_models(), *published, *user_models()]
-
-
-def unknown_name(name: str) -> LoopscopeError:
+def _unknown(name: str) -> LoopscopeError:
     """The complaint about a name that nothing answers to, with the nearest ones that exist."""
-    by_lower = {known.lower(): known for known in known_names()}
-    close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
+    known = [*embedded_models(), *(name for entry in PUBLISHED for name in (entry.name, entry.repo_id)), *user_models()]
+    by_lower = {each.lower(): each for each in known}
+    close = [by_lower[match] for match in difflib.get_close_matches(name[:200].lower(), by_lower, n=3, cutoff=0.5)]
     guess = f"did you mean {' or '.join(close)}? " if close else ""
-    folder = " ".join(Path(name).name.split())
     return LoopscopeError(
-        f"there is no model {shown(name)}: {guess}`loopscope models` lists the names; a hub name is ORGANISATION/NAME, "
-        f"a folder is a path such as ./{folder}"
+        f"there is no model and no folder {shown(name)}: {guess}`loopscope models` lists the names; a hub name is "
+        "ORGANISATION/NAME, a folder is a path such as ./checkpoint"
     )

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.base import LoopedModule, select
+from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.protocol import BodyAndHead, Context
+from loopscope.models.protocol import BodyAndHead, Context, select
 
 
 class Passage:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import json
+import operator
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -75,12 +77,11 @@ def load_code(spec: str) -> Callable[..., Any]:
     found = _CODE.fullmatch(spec)
     assert found is not None, "the caller asked names_code"
     place, name = found.groups()
-    module = _file_module(Path(place).expanduser()) if place.endswith(".py") else _named_module(place, spec)
-    value: Any = module
-    for part in name.split("."):
-        if not hasattr(value, part):
-            raise LoopscopeError(f"{place} has no {name}: the part after the colon names what builds the model")
-        value = getattr(value, part)
+    value: Any = _file_module(Path(place).expanduser()) if place.endswith(".py") else _named_module(place, spec)
+    try:
+        value = operator.attrgetter(name)(value)
+    except AttributeError:
+        raise LoopscopeError(f"{place} has no {name}: the part after the colon names what builds the model") from None
     if not callable(value):
         raise LoopscopeError(f"{name} in {place} is a {type(value).__name__}: name a function that returns the model")
     return value  # type: ignore[no-any-return]
@@ -95,15 +96,13 @@ def _file_module(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     _search_in(path.parent)
     with user_code(f"running {path}", always=True):
         try:
             spec.loader.exec_module(module)
         except ModuleNotFoundError as error:
-            message = f"{path} cannot be imported: {error}; install it, or put it beside the file"
-            raise LoopscopeError(message) from error
+            raise LoopscopeError(f"{path}: {error}; install it, or put it beside the file") from error
         except SyntaxError as error:
             raise LoopscopeError(f"{path}, line {error.lineno}: {error.msg}") from error
     return module
@@ -115,9 +114,8 @@ def _named_module(name: str, spec: str) -> Any:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
-            raise LoopscopeError(
-                f"{spec} cannot be imported: {error}; start where it is found, or give a file as ./mine.py:build"
-            ) from error
+            advice = "start where it is found, or give a file as ./mine.py:build"
+            raise LoopscopeError(f"{spec} cannot be imported: {error}; {advice}") from error
 
 
 def _search_in(folder: Path) -> None:
@@ -132,40 +130,26 @@ def model_arguments(given: object) -> dict[str, Any]:
     >>> model_arguments("ckpt=step900,cores=2,tied=true,scale=0.5")
     {'ckpt': 'step900', 'cores': 2, 'tied': True, 'scale': 0.5}
     """
-    if given is None or given == "":
-        return {}
     if isinstance(given, str):
-        return _parsed_arguments(given)
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        found: dict[str, Any] = {}
+        for entry in given.split(",") if given else ():
+            name, equals, value = (part.strip() for part in entry.partition("="))
+            if not equals or not name.isidentifier() or name in found:
+                raise LoopscopeError(f"{setting('model_args', given)}: write NAME=VALUE, each once, between commas")
+            found[name] = parsed_value(value)
+        return found
+    if not isinstance(given or {}, Mapping):
         raise LoopscopeError(f"{setting('model_args')} takes names with values, not {shown(given)}")
-    strange = next((name for name, value in given.items() if not _is_plain(value)), None)
-    if strange is not None:
-        raise LoopscopeError(
-            f"{setting('model_args')} holds {strange}, a {type(given[strange]).__name__}: give numbers, text, booleans "
-            f"or lists of them, which a run can record, or build the model yourself and give the object"
-        )
-    return dict(given)
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and value - value == 0.0)
-
-
-def _parsed_arguments(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for entry in text.split(","):
-        name, equals, value = entry.partition("=")
-        name = name.strip()
-        if not equals or not name.isidentifier():
+    args: dict[str, Any] = dict(given or {})  # type: ignore[call-overload]
+    for name, value in args.items():
+        try:
+            json.dumps({name: value}, allow_nan=False)
+        except (TypeError, ValueError):
             raise LoopscopeError(
-                f"{setting('model_args', text)}: {shown(entry)} is not NAME=VALUE; separate several by commas"
-            )
-        if name in found:
-            raise LoopscopeError(f"{setting('model_args', text)} gives {name} twice: give it once")
-        found[name] = parsed_value(value.strip())
-    return found
+                f"{setting('model_args')} holds {name}, a {type(value).__name__}: give numbers, text, booleans or lists"
+                " of them, which a run can record, or build the model yourself and give the object"
+            ) from None
+    return args
 
 
 def parsed_value(text: str) -> bool | int | float | str:
@@ -189,21 +173,18 @@ def built(
     """
     from torch import nn
 
-    strange = next((key for key in args if not _takes(factory, key)), None)
-    if strange is not None:
-        known = [key for key in _parameters(factory) if key not in ("device", "dtype")]
-        there = f"it takes {', '.join(known)}" if known else "it takes none"
-        raise LoopscopeError(f"{name} takes no {strange}: {there}; see {setting('model_args')}")
-    wanted = {"device": device, "dtype": dtype}
-    taken = {key: value for key, value in wanted.items() if key not in args and _takes(factory, key)}
-    required = [key for key, p in _parameters(factory).items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    missing = next((key for key in required if key not in args and key not in taken), None)
-    if missing is not None:
-        raise LoopscopeError(f"{name} needs {missing}: give it with {setting('model_args', f'{missing}=…')}")
-    with user_code(f"{name}({', '.join([*args, *taken])})", always=True):
-        model = factory(**args, **taken)
+    signature = inspect.signature(factory)
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    place = {"device": device, "dtype": dtype}
+    known = {key: value for key, value in place.items() if open_ended or key in signature.parameters} | dict(args)
+    try:
+        signature.bind(**known)
+    except TypeError as error:
+        raise LoopscopeError(f"{name}{signature}: {error}; see {setting('model_args')}") from None
+    with user_code(f"{name}({', '.join(known)})", always=True):
+        model = factory(**known)
     if isinstance(model, nn.Module):
-        if len(taken) < len(wanted):
+        if not place.keys() <= known.keys():
             model.to(device=device, dtype=dtype)
         model.eval().requires_grad_(False)
     return require_model(model, name)
@@ -228,27 +209,9 @@ def load_entry_point(point: metadata.EntryPoint) -> Callable[..., Any]:
         reason = " ".join(str(error).split())
         raise LoopscopeError(f"the entry point {point.name} = {point.value} cannot be imported: {reason}") from error
     if not callable(factory):
-        raise LoopscopeError(f"the entry point {point.name} = {point.value} names no callable")
+        raise LoopscopeError(f"the entry point {point.name} = {point.value} is not a callable: name a function")
     return factory  # type: ignore[no-any-return]
 
 
 def _entry_points(group: str) -> dict[str, metadata.EntryPoint]:
-    found: dict[str, metadata.EntryPoint] = {}
-    for point in metadata.entry_points(group=group):
-        known = found.setdefault(point.name, point)
-        if known.value != point.value:
-            raise LoopscopeError(
-                f"two packages bring a model called {point.name!r} ({known.value}, {point.value}): uninstall one"
-            )
-    return found
-
-
-def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Those that a name can be given to."""
-    given = inspect.signature(factory).parameters
-    return {name: p for name, p in given.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY, p.VAR_KEYWORD)}
-
-
-def _takes(factory: Callable[..., Any], name: str) -> bool:
-    parameters = _parameters(factory)
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return {point.name: point for point in metadata.entry_points(group=group)}

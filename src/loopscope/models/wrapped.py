@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -25,13 +25,13 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from loopscope.errors import LoopscopeError, text, whole
-from loopscope.models.base import LoopedModule, select
+from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.config import MOST_LOOPS
+from loopscope.models.checkpoint import MOST_LOOPS
 from loopscope.models.identity import is_users_code
 from loopscope.models.in_memory import evaluating
 from loopscope.models.load import find_device
-from loopscope.models.protocol import AffineHead, Context
+from loopscope.models.protocol import AffineHead, Context, select
 from loopscope.models.walk import Walk, asks
 from loopscope.user_code import user_code
 
@@ -85,14 +85,8 @@ def wrap(
     if readout is None and head is None:
         raise LoopscopeError("wrap needs readout=, from a state to logits, or head=, the affine map that it is")
     for what, given in (("embed", embed), ("step", step), ("readout", readout)):
-        if given is not None and not callable(given):
-            raise LoopscopeError(f"wrap: {what}= is a {type(given).__name__}; give a function or a module")
-        if given is not None and (strange := _not_given(given, _KNOWN[what])):
-            known = f" by the names {', '.join(_KNOWN[what])}" if _KNOWN[what] else ""
-            raise LoopscopeError(
-                f"wrap: {what}= asks for {strange!r}, which it is not given: its first parameter gets the"
-                f" {'ids' if what == 'embed' else 'state'}, others are found{known}; give {strange!r} a default"
-            )
+        if given is not None:
+            _require_known(what, given)
     if trained_depth is not None:
         whole("trained_depth", trained_depth, 1, MOST_LOOPS)
     if max_positions is not None:
@@ -106,14 +100,22 @@ def wrap(
     return model
 
 
-def _not_given(function: Callable[..., Any], known: tuple[str, ...]) -> str | None:
-    """The first parameter that must be given and is not."""
+def _require_known(what: str, function: Any) -> None:
+    """Refuses what is not a function, or asks for something that it is not given."""
+    if not callable(function):
+        raise LoopscopeError(f"wrap: {what}= is a {type(function).__name__}; give a function or a module")
     try:
-        parameters = list(inspect.signature(function).parameters.values())[1:]
+        signature = inspect.signature(function)
     except (ValueError, TypeError):  # compiled code without a signature
-        return None
-    needed = (p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
-    return next((p.name for p in needed if p.name not in known), None)
+        return
+    try:
+        signature.bind(None, **{name: None for name in _KNOWN[what] if name in signature.parameters})
+    except TypeError as error:
+        known = f", others are found by the names {', '.join(_KNOWN[what])}" if _KNOWN[what] else ""
+        raise LoopscopeError(
+            f"wrap: {what}= {error}: its first parameter gets the {'ids' if what == 'embed' else 'state'}{known}; give "
+            "the others a default"
+        ) from None
 
 
 class WrappedModel(LoopedModule):
@@ -139,7 +141,7 @@ class WrappedModel(LoopedModule):
         held = _held_objects([embed, step, readout, head])
         self.used = nn.ModuleList(value for value in held if isinstance(value, nn.Module))
         self.held_tensors = [value for value in held if isinstance(value, Tensor)]
-        self._place: tuple[torch.device, torch.dtype] | None = None
+        self._place = (torch.device("cpu"), torch.float32)
         self._kept: dict[tuple[int, torch.dtype], _Cast] = {}
 
     def try_out(self, device: torch.device | None) -> None:
@@ -152,14 +154,8 @@ class WrappedModel(LoopedModule):
         with evaluating(self), torch.autocast(found.type, enabled=False), torch.no_grad():
             with user_code("wrap: embed= for two rows of token ids", always=True):
                 state = self.embed(batch).state
-            if state.dim() != 3 or state.shape[:2] != batch.input_ids.shape:
-                raise LoopscopeError(
-                    f"wrap: embed= gave {list(state.shape)} for ids {list(batch.input_ids.shape)}; "
-                    f"it must give one state a token, [rows, positions, width]"
-                )
+            _require_like("embed", state, batch.input_ids, "a state for every token, [rows, positions, width]")
             self._place, self.hidden_size = (state.device, state.dtype), int(state.shape[2])
-            if not state.is_floating_point():
-                raise LoopscopeError(f"wrap: embed= gave {state.dtype}; a state is of floating-point numbers")
             walk = Walk.of(self, batch)
             with user_code(f"wrap: step= for a state {list(state.shape)}", always=True):
                 after = walk.advance()
@@ -168,33 +164,24 @@ class WrappedModel(LoopedModule):
                     f"wrap: step= gave {after.dtype} for a state of {state.dtype}; it must keep the dtype"
                 )
             with user_code(f"wrap: the readout of a state {list(state.shape)}", always=True):
-                logits: object = walk.read()
-        if not isinstance(logits, Tensor) or not logits.is_floating_point():
-            made = logits.dtype if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
-            raise LoopscopeError(f"wrap: readout= must return logits, floating-point numbers, not {made}")
-        if logits.device != state.device:
-            raise LoopscopeError(f"wrap: readout= gave logits on {logits.device} for a state on {state.device}")
-        if logits.dim() != 3 or logits.shape[:2] != state.shape[:2]:
-            raise LoopscopeError(
-                f"wrap: readout= gave {list(logits.shape)} for a state {list(state.shape)}; "
-                f"it must give logits for every position, [rows, positions, vocabulary]"
-            )
+                logits = walk.read()
+        _require_like("readout", logits, state, "logits for every position, [rows, positions, vocabulary]")
         self.vocabulary_size = int(logits.shape[2])
 
     @property
     def device(self) -> torch.device:
         """Where the functions work."""
-        return self._of_weights(0)  # type: ignore[no-any-return]
+        return self._works_in[0]
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the state."""
-        return self._of_weights(1)  # type: ignore[no-any-return]
+        return self._works_in[1]
 
-    def _of_weights(self, index: int) -> Any:
+    @property
+    def _works_in(self) -> tuple[torch.device, torch.dtype]:
         weight = next((weight for weight in self.parameters() if weight.is_floating_point()), None)
-        assert self._place is not None
-        return self._place[index] if weight is None else (weight.device, weight.dtype)[index]
+        return self._place if weight is None else (weight.device, weight.dtype)
 
     @property
     def head(self) -> AffineHead | None:
@@ -227,7 +214,8 @@ class WrappedModel(LoopedModule):
         function = self.functions["readout"]
         known: dict[str, Any] = {"positions": positions, "dtype": dtype, "context": context}
         asked = {name: value for name, value in known.items() if asks(function, name)}
-        with nullcontext() if dtype is None or "dtype" in asked else self._in(dtype):
+        casting = nullcontext() if dtype is None or "dtype" in asked else _Casting(dtype, self._kept_cast)
+        with casting:
             given = state if dtype is None else state.to(dtype)
             logits: Tensor = function(given, **asked)
         return logits if "positions" in asked or positions is None else select(logits, positions)
@@ -237,12 +225,10 @@ class WrappedModel(LoopedModule):
         assert head is not None
         return functional.linear(select(state, positions), *head)
 
-    def _in(self, dtype: torch.dtype) -> TorchFunctionMode:
-        return _Casting(dtype, functools.partial(self._kept_cast, dtype=dtype))
-
     def _kept_cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """A tensor in another dtype; a frozen weight is cast once and kept while it is the same."""
-        if tensor.requires_grad or not any(tensor is weight for weight in self._weights()):
+        weights = (*self.parameters(), *self.buffers(), *self.held_tensors)
+        if tensor.requires_grad or not any(tensor is weight for weight in weights):
             return tensor.to(dtype)
         version = -1 if tensor.is_inference() else tensor._version
         held = self._kept.get((id(tensor), dtype))
@@ -258,15 +244,24 @@ class WrappedModel(LoopedModule):
         super().forget_casts()
         self._kept.clear()
 
-    def _weights(self) -> Iterator[Tensor]:
-        yield from self.parameters()
-        yield from self.buffers()
-        yield from self.held_tensors
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WrappedModel:
         self._kept.clear()
         super()._apply(fn, recurse)
         return self
+
+
+def _require_like(what: str, made: object, given: Tensor, wanted: str) -> None:
+    """Refuses what is not floating-point numbers for every position, where the model works."""
+    found = type(made).__name__
+    if isinstance(made, Tensor):
+        found = f"{made.dtype} {list(made.shape)} on {made.device}"
+        fits = made.is_floating_point() and made.dim() == 3 and made.shape[:2] == given.shape[:2]
+        if fits and (made.device == given.device or not given.is_floating_point()):
+            return
+    raise LoopscopeError(
+        f"wrap: {what}= gave {found} for {list(given.shape)} on {given.device}; it must give {wanted}, floating-point "
+        "numbers on the state's device"
+    )
 
 
 class _Cast(NamedTuple):
@@ -280,7 +275,7 @@ class _Cast(NamedTuple):
 class _Casting(TorchFunctionMode):
     """Every plain floating-point tensor that an operation is given is in one dtype."""
 
-    def __init__(self, dtype: torch.dtype, cast: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, dtype: torch.dtype, cast: Callable[[Tensor, torch.dtype], Tensor]) -> None:
         super().__init__()
         self._dtype, self._cast = dtype, cast
 
@@ -296,7 +291,7 @@ class _Casting(TorchFunctionMode):
         if type(value) not in (Tensor, nn.Parameter) or not value.is_floating_point() or value.dtype == self._dtype:
             return value
         with torch._C.DisableTorchFunction():
-            return self._cast(value)
+            return self._cast(value, self._dtype)
 
 
 _UNCHANGED = {Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.type, Tensor.dtype.__get__}  # type: ignore[attr-defined]

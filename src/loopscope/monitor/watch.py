@@ -13,12 +13,10 @@ import torch
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, choice, whole
-from loopscope.measuring.arguments import MOST_QUESTIONS, Numbers
-from loopscope.measuring.batch_policy import BatchPolicy
-from loopscope.measuring.batching import Question
+from loopscope.measuring.arguments import Numbers
+from loopscope.measuring.batching import MOST_QUESTIONS, BatchPolicy, Question
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.model_check import checked
-from loopscope.measuring.probes import before_a_pass
+from loopscope.measuring.model_check import before_a_pass, checked
 from loopscope.measuring.worker import Measured, Worker
 from loopscope.models.load import find_dtype
 from loopscope.models.protocol import LoopedModel
@@ -179,7 +177,7 @@ class Monitor:
         (measured,) = (
             found for found in self._worker.run([(task.name, task.questions)]) if isinstance(found, Measured)
         )
-        return measured.tables
+        return measured.tables()
 
     def _cost(self, started: float) -> dict[str, float | None]:
         now = _now(self.model)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, shown
-from loopscope.measuring.batching import Question
+from loopscope.measuring.batching import Question, encode_task
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.loading import limit_of, load_configured_tokenizer
-from loopscope.measuring.plan import QuestionEncoder
+from loopscope.measuring.loading import load_configured_tokenizer
 from loopscope.measuring.run import tasks_first
 from loopscope.models.batch import Batch
 from loopscope.models.protocol import LoopedModel
@@ -43,17 +42,15 @@ class WatchedTask:
 def tasks_of(model: LoopedModel, settings: MeasureConfig) -> list[WatchedTask]:
     """Tasks loaded and encoded: the first questions of each, up to the limit."""
     settings, loaded = tasks_first(settings)
-    encode = load_configured_tokenizer(settings, model)
-    if encode is not None:
-        encode.check_fits(model.vocabulary_size, model.name)
-    encoder = QuestionEncoder(encode, getattr(model, "max_positions", None), settings.long)
+    tokenizer, allowed = load_configured_tokenizer(settings, model), getattr(model, "max_positions", None)
+    if tokenizer is not None:
+        tokenizer.check_fits(model.vocabulary_size, model.name)
     found = []
     for task in loaded or ():
         check_vocabulary(task, model.vocabulary_size, model.name)
-        planned = encoder.plan(task, limit_of(settings, task.name))
-        questions = encoder.questions(planned.task, planned.rows, 0)
+        questions = encode_task(task, tokenizer, allowed, settings.long).questions
         facts = {"name": task.name, "split": task.split, **_sizes(questions), "sha256": task.data_hash}
-        found.append(WatchedTask(task.name, tuple(questions), facts))
+        found.append(WatchedTask(task.name, questions, facts))
     return found
 
 

@@ -6,7 +6,6 @@ when a question is opened, or all at once for a search.
 Shapes: N questions, T transitions, G = 21 grid scales. Numbers are transition-major, [T, N].
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -85,7 +84,8 @@ class EvaluationSet:
 
     def certified(self) -> NDArray[np.uint8] | None:
         """How each outcome stands: 0 open, 1 certified, 2 certified to be another one, [T, N]; None without."""
-        frames = [Records([self.run]).certificates(updates.condition) for updates in self.updates]
+        records = Records([self.run])
+        frames = [records.other_table("certificates", updates.condition) for updates in self.updates]
         if all(frame is None for frame in frames):
             return None
         return np.stack([_standing(updates, frame) for updates, frame in zip(self.updates, frames, strict=True)])
@@ -102,51 +102,36 @@ class EvaluationSet:
 
 
 def _standing(updates: Updates, certificates: pl.DataFrame | None) -> NDArray[np.uint8]:
-    found = np.zeros(len(updates), np.uint8)
-    if certificates is not None:
-        own = updates.frame.select("row").join(certificates.select("row", "outcome"), on="row", how="left")
-        codes = own["outcome"].cast(pl.Int64).fill_null(-1).to_numpy()
-        found[codes >= 0] = np.where(codes == updates.outcome, 1, 2)[codes >= 0]
-    return found
+    if certificates is None:
+        return np.zeros(len(updates), np.uint8)
+    joined = updates.frame.select("row").join(certificates.select("row", "outcome"), on="row", how="left")
+    codes = joined["outcome"].cast(pl.Int64).fill_null(-1).to_numpy()
+    return np.where(codes < 0, 0, np.where(codes == updates.outcome, 1, 2)).astype(np.uint8)
 
 
 def sets_of(run: StoredRun) -> list[EvaluationSet]:
     """The evaluation sets of a run that have rows; an unfinished run shows what it has."""
-    measured = Records([run]).updates
-    found = []
-    for condition in conditions_of(run):
-        updates = tuple(each for each in measured if each.condition.same_set(condition))
-        if updates:
-            found.append(EvaluationSet(run, condition, updates))
     if not run.manifest.transitions:
         raise LoopscopeError(f"{run.path} has no update: measure again with {setting('transitions')}")
-    if not found:
+    measured = Records([run]).updates
+    if not measured:
         raise LoopscopeError(f"{run.path} holds no measured question yet: let `loopscope measure` finish a unit first")
-    return found
-
-
-def column(frame: pl.DataFrame, name: str, dtype: Any) -> NDArray[Any]:
-    """A column without nulls as an array of `dtype`."""
-    return frame[name].to_numpy().astype(dtype)
+    updates = {
+        condition: [each for each in measured if each.condition.same_set(condition)] for condition in conditions_of(run)
+    }
+    return [EvaluationSet(run, condition, tuple(each)) for condition, each in updates.items() if each]
 
 
 def index(data: EvaluationSet) -> str:
     """The packed index of one evaluation set."""
     arrays: dict[str, Any] = {name: data.stacked(column) for name, column in NUMBERS.items()}
     arrays["outcome"] = np.stack([updates.outcome for updates in data.updates]).astype(np.uint8)
-    certified = data.certified()
-    if certified is not None:
+    if (certified := data.certified()) is not None:
         arrays["certified"] = certified
-    grid = data.grid()
-    if grid is not None:
+    if (grid := data.grid()) is not None:
         arrays["optimum"] = np.asarray(grid_optimum(GRID_SCALES, grid).alpha, dtype=np.float32)
-    examples = data.examples
-    values = {
-        "ids": examples["example_id"].to_list(),
-        "snippets": [snippet(prompt) for prompt in examples["prompt"].to_list()],
-        "difficulty": None if examples["difficulty"].null_count() else examples["difficulty"].to_list(),
-    }
-    return pack(arrays, values)
+    snippets = list(map(snippet, data.examples["prompt"]))
+    return pack(arrays, {"ids": data.examples["example_id"].to_list(), "snippets": snippets})
 
 
 def snippet(text: str) -> str:
@@ -160,29 +145,15 @@ def snippet(text: str) -> str:
     return words if len(words) <= SNIPPET else words[: SNIPPET - 1] + "…"
 
 
-class TextChunks:
-    """Packed chunks, and the first question of each."""
-
-    def __init__(self, data: EvaluationSet) -> None:
-        self.starts: list[int] = []
-        self.packed: list[str] = []
-        for start, entries in _cut(data):
-            self.starts.append(start)
-            self.packed.append(pack({}, {"entries": entries}))
-
-
-Entry = tuple[str, str | None, list[str] | None, int | None]
-"""Prompt, reference, options, index of the right option."""
-
-
-def _cut(data: EvaluationSet) -> Iterator[tuple[int, list[Entry]]]:
-    start, entries, size = 0, list[Entry](), 0
+def text_chunks(data: EvaluationSet) -> tuple[list[int], list[str]]:
+    """The first question of each chunk, and the chunks: prompt, reference, options, index of the right option."""
+    starts, packed, entries, size = [0], list[str](), list[tuple[Any, ...]](), 0
     for entry in data.examples.select("prompt", "reference", "options", "correct_option").iter_rows():
         prompt, reference, options, _ = entry
         entries.append(entry)
         size += len(prompt) + len(reference or "") + sum(map(len, options or ()))
         if size >= CHUNK_CHARACTERS:
-            yield start, entries
-            start, entries, size = start + len(entries), [], 0
-    if entries:
-        yield start, entries
+            starts.append(starts[-1] + len(entries))
+            packed.append(pack({}, {"entries": entries}))
+            entries, size = [], 0
+    return starts, [*packed, pack({}, {"entries": entries})]

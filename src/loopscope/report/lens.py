@@ -1,14 +1,13 @@
-"""What the page decodes when a lens is opened: what the model would say at every reference token after every loop.
+"""What the page decodes when a lens is opened: the likeliest tokens at every reference token after every loop.
 
 Only the first questions of a set carry it, because one question has a row per option, token and loop. Vocabulary ids
-are numbered anew by how often they occur, so that most of them are small numbers; their texts stand beside them once.
+are numbered anew by how often they occur, so that most of them are small numbers; their texts are stored once.
 
-Shapes: N questions with a lens, J reference tokens of them, D loops (from 1 on), K candidates.
+Shapes: J reference tokens of the questions with a lens, D loops (from 1 on), K candidates.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from loopscope.path import EFFECT_MARGIN
-from loopscope.report.details import text_spans
+from loopscope.report.details import token_offsets, token_places
 from loopscope.report.evaluation_set import EvaluationSet, Single
-from loopscope.report.pack import pack
+from loopscope.report.pack import Arrays, Ragged, pack, packed_chunks
 from loopscope.studies.records import of_set
 
 LENS_QUESTIONS = 500
@@ -27,122 +26,71 @@ CHUNK = 16
 """Questions that are decoded together."""
 PROBABILITY_STEPS = 65535
 """Probabilities of candidates are kept in 16 bits; those of references as 32-bit logarithms."""
-_COLUMNS = (
-    *("row", "option", "token", "depth", "token_id", "text_start", "text_end", "log_prob", "rank"),
-    *("gains", "lens_ids", "lens_probs"),
-)
 
 
 @dataclass(frozen=True)
 class Lens:
-    """The lens of one evaluation set; `index` and `chunks` are what the page stores of it."""
+    """The lens of one evaluation set, ready to be packed."""
 
-    data: EvaluationSet
-    questions: int
-    """How many carry it: the first ones."""
-    depths: int
-    candidates: int
+    index: str
+    """Packed: texts of the vocabulary, and counts by which questions are ordered."""
+    described: dict[str, Any]
+    """What the page must know of it at once."""
+    columns: Arrays
+    """By reference token: [J, …]."""
     offsets: NDArray[np.int64]
-    """Where each question's tokens begin, and the end: [N + 1]."""
-    option: NDArray[np.uint8]
-    start: NDArray[np.int32]
-    end: NDArray[np.int32]
-    reference: NDArray[np.int32]
-    """Vocabulary id of each reference token: [J]."""
-    log_prob: Single
-    """[J, D]."""
-    rank: NDArray[np.int32]
-    """[J, D]."""
-    short_gain: Single
-    """The largest gain of a shorter step where the full one overshot, else 0: [J, D]."""
-    ids: NDArray[np.int32]
-    """[J, D, K]."""
-    probs: Single
-    """[J, D, K]."""
-
-    @classmethod
-    def of(cls, data: EvaluationSet, most: int) -> "Lens | None":
-        """Read the lens of the first questions of a set; None where the run has none."""
-        candidates = data.run.manifest.lens
-        rows = data.examples["row"].head(most)
-        if not candidates or not len(rows):
-            return None
-        frame = (
-            data.run.trace.filter(of_set(data.condition), pl.col("row") <= rows[-1])
-            .select(*_COLUMNS)
-            .collect()
-            .sort("row", "option", "token", "depth")
-        )
-        depths = int(frame["depth"].max())  # type: ignore[arg-type]
-        first = frame.filter(pl.col("depth") == 1)
-        shape = (first.height, depths)
-        start, end = text_spans(data, first)
-        log_prob = frame["log_prob"].to_numpy().reshape(shape)
-        gains = np.stack([frame["gains"].list.get(index).to_numpy().reshape(shape) for index in range(3)])
-        return cls(
-            data,
-            len(rows),
-            depths,
-            candidates,
-            np.searchsorted(first["row"].to_numpy(), np.append(rows.to_numpy(), rows[-1] + 1)),
-            first["option"].to_numpy().astype(np.uint8),
-            start,
-            end,
-            first["token_id"].to_numpy().astype(np.int32),
-            log_prob.astype(np.float32),
-            frame["rank"].to_numpy().reshape(shape).astype(np.int32),
-            overshoots(log_prob, gains),
-            frame["lens_ids"].explode().to_numpy().reshape(*shape, candidates).astype(np.int32),
-            frame["lens_probs"].explode().to_numpy().reshape(*shape, candidates).astype(np.float32),
-        )
-
-    @cached_property
-    def vocabulary(self) -> NDArray[np.int32]:
-        """The ids that occur, the most frequent first."""
-        ids, counts = np.unique(np.concatenate([self.ids.ravel(), self.reference]), return_counts=True)
-        return ids[np.argsort(-counts, kind="stable")]
-
-    def described(self) -> dict[str, Any]:
-        """What the page must know of it at once."""
-        return {"questions": self.questions, "depths": self.depths, "candidates": self.candidates, "chunk": CHUNK}
-
-    def index(self) -> str:
-        """Texts of the vocabulary, and counts by which questions are ordered; packed."""
-        texts = self.data.run.vocabulary or []
-        right = (self.rank == 1).astype(np.uint8)
-        trained = self.data.run.manifest.model.trained_depth or 1
-        lost = right[:, min(trained, self.depths) - 1] & (right[:, -1] == 0)
-        return pack(
-            {
-                "right": np.add.reduceat(right, self.offsets[:-1], axis=0, dtype=np.int32),
-                "lost": np.add.reduceat(lost, self.offsets[:-1], dtype=np.int32),
-                "overshot": np.add.reduceat((self.short_gain > 0).sum(axis=1), self.offsets[:-1]).astype(np.int32),
-            },
-            {"texts": [texts[each] if each < len(texts) else f"#{each}" for each in self.vocabulary]},
-        )
 
     def chunks(self) -> Iterator[str]:
         """Packed chunks of `CHUNK` questions, in order."""
-        numbers = np.empty(int(self.vocabulary.max()) + 1, np.int32)
-        numbers[self.vocabulary] = np.arange(len(self.vocabulary))
-        small = np.uint16 if len(self.vocabulary) <= np.iinfo(np.uint16).max else np.uint32
-        for first in range(0, self.questions, CHUNK):
-            stop = min(first + CHUNK, self.questions)
-            inside = slice(int(self.offsets[first]), int(self.offsets[stop]))
-            arrays: dict[str, NDArray[Any]] = {
-                "counts": np.diff(self.offsets[first : stop + 1]).astype(np.int32),
-                "option": self.option[inside],
-                "start": self.start[inside],
-                "end": self.end[inside],
-                "reference": numbers[self.reference[inside]].astype(small),
-                "log_prob": self.log_prob[inside],
-                "rank": self.rank[inside],
-                "short_gain": self.short_gain[inside],
-                # Candidates of one rank side by side: the likeliest repeat from loop to loop.
-                "ids": np.moveaxis(numbers[self.ids[inside]], 2, 0).astype(small),
-                "probs": np.moveaxis(np.rint(PROBABILITY_STEPS * self.probs[inside]), 2, 0).astype(np.uint16),
-            }
-            yield pack(arrays)
+        yield from packed_chunks(len(self.offsets) - 1, CHUNK, {}, (Ragged("counts", self.offsets, self.columns),))
+
+
+def lens_of(data: EvaluationSet, most: int) -> Lens | None:
+    """Read the lens of the first questions of a set; None where the run has none."""
+    candidates, rows = data.run.manifest.lens, data.examples["row"].head(most)
+    if not candidates or not len(rows):
+        return None
+    trace = data.run.trace.filter(of_set(data.condition), pl.col("row") <= rows[-1])
+    frame = trace.collect().sort("row", "option", "token", "depth")
+    first = frame.filter(pl.col("depth") == 1)
+    depths = frame.height // first.height
+
+    def by_depth(column: pl.Series, *more: int) -> NDArray[Any]:
+        return column.to_numpy().reshape(first.height, depths, *more)
+
+    log_prob, rank = by_depth(frame["log_prob"]), by_depth(frame["rank"]).astype(np.int32)
+    gains = np.stack([by_depth(frame["gains"].list.get(index)) for index in range(3)])
+    short_gain = overshoots(log_prob, gains)
+    ids = by_depth(frame["lens_ids"].explode(), candidates)
+    reference = first["token_id"].to_numpy()
+    known, counts = np.unique(np.concatenate([ids.ravel(), reference]), return_counts=True)
+    vocabulary = known[np.argsort(-counts, kind="stable")]
+    numbers = np.empty(int(vocabulary.max()) + 1, np.uint16 if len(vocabulary) <= PROBABILITY_STEPS else np.uint32)
+    numbers[vocabulary] = np.arange(len(vocabulary))
+    offsets = token_offsets(rows, first)
+    right = (rank == 1).astype(np.int32)
+    trained = min(data.run.manifest.model.trained_depth or 1, depths)
+    order = {
+        "lost": right[:, trained - 1] & (right[:, -1] == 0),
+        "overshot": (short_gain > 0).sum(axis=1),
+    }
+    texts = data.run.vocabulary or []
+    return Lens(
+        index=pack(
+            {name: np.add.reduceat(values, offsets[:-1]).astype(np.int32) for name, values in order.items()},
+            {"texts": [texts[each] if each < len(texts) else f"#{each}" for each in vocabulary]},
+        ),
+        described={"questions": len(rows), "depths": depths, "candidates": candidates, "chunk": CHUNK},
+        columns=token_places(first) | {
+            "reference": numbers[reference],
+            "log_prob": log_prob.astype(np.float32),
+            "rank": rank,
+            "short_gain": short_gain,
+            "ids": numbers[ids],
+            "probs": np.rint(PROBABILITY_STEPS * by_depth(frame["lens_probs"].explode(), candidates)).astype(np.uint16),
+        },
+        offsets=offsets,
+    )  # fmt: skip
 
 
 def overshoots(log_prob: NDArray[Any], gains: NDArray[Any]) -> Single:

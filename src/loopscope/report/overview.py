@@ -5,7 +5,6 @@ Nothing is estimated here in a way of its own: tables come from `loopscope.studi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,37 +12,31 @@ import numpy as np
 from loopscope.path import Outcome, oracles, uniform_grid
 from loopscope.report import sentences
 from loopscope.report.evaluation_set import EvaluationSet
-from loopscope.report.opening import finding, leading_update
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.studies.declare import Row, TableResult
 from loopscope.studies.records import DepthSweep, Records, Updates
+from loopscope.studies.summary import clearly, finding, leading_update
 from loopscope.studies.tables.depths import running_best
 
 Tables = Mapping[str, TableResult]
 
-NEEDED_TABLES = ("mechanism", "contraction", "bound-selected")
+NEEDED_TABLES = ("mechanism", "contraction", "quadratic-intervention", "certificates", "bound-selected")
 
 STEPS = {
-    "full": "Full step",
-    "quarter": "Quarter step",
-    "quadratic": "Quadratic step",
-    "safe": "Safe step",
-    "halt": "Better end",
-    "oracle": "Best of five",
-    "best": "Best scale",
+    "full": ("Full step", "The update as the model takes it."),
+    "quarter": ("Quarter step", "A quarter of the update, for every question."),
+    "quadratic": ("Quadratic step", "The length α̂ that slope A and curvature Q of the reference's utility predict."),
+    "safe": (
+        "Safe step",
+        "The length for which a curvature bound guarantees a gain: 0.9\u00a0·\u00a02A/L_D, at most the full step.",
+    ),
+    "halt": ("Better end", "An oracle that may stay or take the full step."),
+    "oracle": ("Best of five", "An oracle that may also take ¼, ½ or ¾ of it."),
+    "best": ("Best scale", "An oracle that may take any scale of the FP64 path."),
 }
-BLIND = ("full", "quarter")
+"""Name and meaning of each step; the page says the meaning once."""
+WITHOUT_REFERENCE = ("full", "quarter")
 """Steps that a model can take while it answers. A, Q and L_D are of the reference's own log probability."""
-EXPLAINED = {
-    "full": "The update as the model takes it.",
-    "quarter": "A quarter of the update, for every question.",
-    "quadratic": "The length α̂ that slope A and curvature Q of the reference's utility predict.",
-    "safe": "The length for which a curvature bound guarantees a gain: 0.9\u00a0·\u00a02A/L_D, at most the full step.",
-    "halt": "An oracle that may stay or take the full step.",
-    "oracle": "An oracle that may also take ¼, ½ or ¾ of it.",
-    "best": "An oracle that may take any scale of the FP64 path.",
-}
-"""What each step is; the page says it once."""
 FACTS = {
     "finite": ("Right direction, step too long", "Finite-step failures among the updates that lower the utility."),
     "sign_slope": (
@@ -53,73 +46,65 @@ FACTS = {
     ),
     "sign_quadratic": ("Sign predicted by A\u00a0+\u00a0Q", "The same for slope and curvature together."),
     "quarter": ("Recovered by a quarter step", "Finite-step failures that a quarter of the step turns into a gain."),
+    "predicted": (
+        "Recovered by α̂ (BF16)",
+        "Finite-step failures that gain at the predicted length, the state rounded to BF16.",
+    ),
     "certified": ("Certified outcomes", "Outcomes that no rounding of the readout can overturn."),
 }
 """Name and meaning of the shares of an update; the page says the meaning once."""
 
 
-@dataclass(frozen=True)
-class Overview:
-    """Finds the estimates of a condition among finished tables, and makes the ones that no table prints."""
+def overview(data: EvaluationSet, records: Records, tables: Tables, bootstrap: Bootstrap) -> dict[str, Any]:
+    """One evaluation set; `leading` is the place of the update that tells most, `finding` what it tells."""
+    gains = [step_gains(updates, bootstrap) for updates in data.updates]
+    leading = leading_update(data.updates, [each["full"] for each in gains])
+    sweep = next((sweep for sweep in records.sweeps if sweep.condition.same_set(data.condition)), None)
+    found = finding(data.updates[leading])
+    return {
+        "depth": None if sweep is None else depth_summary(sweep, bootstrap),
+        "updates": [
+            _update(updates, each, tables, bootstrap) for updates, each in zip(data.updates, gains, strict=True)
+        ],
+        "leading": leading,
+        "declines": clearly(gains[leading]["full"]) < 0,
+        "finding": found.sentence(f"Loop {found.update}"),
+    }
 
-    records: Records
-    tables: Tables
-    bootstrap: Bootstrap
 
-    def of(self, data: EvaluationSet) -> dict[str, Any]:
-        """One evaluation set; `leading` is the place of the update that tells most, `finding` what it tells."""
-        gains = [step_gains(updates, self.bootstrap) for updates in data.updates]
-        leading = leading_update(data.updates, [each["full"] for each in gains])
-        return {
-            "depth": self._depth(data),
-            "updates": [self._update(updates, each) for updates, each in zip(data.updates, gains, strict=True)],
-            "leading": leading,
-            "declines": sentences.clearly(gains[leading]["full"]) < 0,
-            "finding": finding(data.updates[leading]).sentence(),
-        }
+def _update(updates: Updates, gains: Mapping[str, Estimate], tables: Tables, bootstrap: Bootstrap) -> dict[str, Any]:
+    condition = updates.condition
+    bounded = _row(tables, "bound-selected", updates, "primary")
+    safe = bounded_gains(updates, bootstrap) if bounded is not None and bounded["n"] else None
+    return {
+        "transition": condition.transition,
+        "update": condition.update,
+        "n": condition.n,
+        "outcomes": outcome_shares(updates, bootstrap),
+        "steps": _steps(gains),
+        "bounded": None if safe is None else {"n": safe["safe"].n, "steps": _steps(safe)},
+        "facts": _facts(updates, tables),
+    }
 
-    def _depth(self, data: EvaluationSet) -> dict[str, Any] | None:
-        sweep = next((sweep for sweep in self.records.sweeps if sweep.condition.same_set(data.condition)), None)
-        return None if sweep is None else depth_summary(sweep, self.bootstrap)
 
-    def _update(self, updates: Updates, gains: Mapping[str, Estimate]) -> dict[str, Any]:
-        condition = updates.condition
-        mechanism = self._row("mechanism", updates)
-        contraction = self._row("contraction", updates)
-        facts = []
-        if mechanism is not None:
-            facts.append(_fact("finite", mechanism["share"], mechanism["finite_step"], mechanism["harmful"]))
-            for key in ("sign_slope", "sign_quadratic"):
-                accuracy: Estimate = mechanism[key]
-                facts.append(_fact(key, accuracy, round((accuracy.value or 0.0) * accuracy.n), accuracy.n))
-        if contraction is not None:
-            facts.append(_fact("quarter", *(contraction[name] for name in ("recovery", "recovered", "failures"))))
-        certified = self._row("certificates", updates)
-        if certified is not None and certified["share"] is not None:
-            share, said = Estimate(certified["share"], certified["updates"]), sentences.of_certificates(certified)
-            facts.append(_fact("certified", share, certified["certified"], certified["updates"], said))
-        return {
-            "transition": condition.transition,
-            "update": condition.update,
-            "n": condition.n,
-            "outcomes": outcome_shares(updates, self.bootstrap),
-            "steps": _steps(gains),
-            "bounded": self._bounded(updates),
-            "facts": facts,
-        }
+def _facts(updates: Updates, tables: Tables) -> list[dict[str, Any]]:
+    found = []
+    if (row := _row(tables, "mechanism", updates)) is not None:
+        found.append(_fact("finite", row["share"], row["finite_step"], row["harmful"]))
+        signs = {key: row[key] for key in ("sign_slope", "sign_quadratic")}
+        found += [_fact(key, each, round((each.value or 0.0) * each.n), each.n) for key, each in signs.items()]
+    for name, table, key in (("quarter", "contraction", ""), ("predicted", "quadratic-intervention", "quadratic")):
+        if (row := _row(tables, table, updates, key)) is not None:
+            found.append(_fact(name, row["recovery"], row["recovered"], row["failures"]))
+    if (row := _row(tables, "certificates", updates)) is not None and row["share"] is not None:
+        share = Estimate(row["share"], row["updates"])
+        found.append(_fact("certified", share, row["certified"], row["updates"], sentences.of_certificates(row)))
+    return found
 
-    def _bounded(self, updates: Updates) -> dict[str, Any] | None:
-        """The safe step beside others, all over the questions that have one; None where the run has no bounds."""
-        row = self._row("bound-selected", updates, "primary")
-        if row is None or not row.value("n"):
-            return None
-        gains = bounded_gains(updates, self.bootstrap)
-        return {"n": gains["safe"].n, "steps": _steps(gains)}
 
-    def _row(self, table: str, updates: Updates, key: str = "") -> Row | None:
-        result = self.tables.get(table)
-        rows = result.rows if result else ()
-        return next((row for row in rows if row.condition == updates.condition and row.key == key), None)
+def _row(tables: Tables, table: str, updates: Updates, key: str = "") -> Row | None:
+    rows = tables[table].rows if table in tables else ()
+    return next((row for row in rows if row.condition == updates.condition and row.key == key), None)
 
 
 def step_gains(updates: Updates, bootstrap: Bootstrap) -> dict[str, Estimate]:
@@ -154,8 +139,8 @@ def bounded_gains(updates: Updates, bootstrap: Bootstrap) -> dict[str, Estimate]
 
 def _steps(gains: Mapping[str, Estimate]) -> list[dict[str, Any]]:
     return [
-        {"key": key, "label": STEPS[key], "blind": key in BLIND, **_numbers(gains[key])}
-        for key in STEPS
+        {"key": key, "label": label, "blind": key in WITHOUT_REFERENCE, **_numbers(gains[key])}
+        for key, (label, _) in STEPS.items()
         if key in gains
     ]
 
@@ -163,35 +148,23 @@ def _steps(gains: Mapping[str, Estimate]) -> list[dict[str, Any]]:
 def outcome_shares(updates: Updates, bootstrap: Bootstrap) -> list[dict[str, Any]]:
     """How many updates there are of every class, and their share with its interval."""
     shares = bootstrap.estimate({outcome: Mean(updates.outcome == outcome) for outcome in Outcome})
-    return [
-        {
-            "code": int(outcome),
-            "label": outcome.label,
-            "count": int((updates.outcome == outcome).sum()),
-            **_numbers(shares[outcome]),
-        }
-        for outcome in Outcome
-    ]
+    counts = {outcome: int((updates.outcome == outcome).sum()) for outcome in Outcome}
+    return [{"label": each.label, "count": counts[each], **_numbers(shares[each])} for each in Outcome]
 
 
 def depth_summary(sweep: DepthSweep, bootstrap: Bootstrap) -> dict[str, Any]:
     """Mean utility at every depth with its interval, the best depth and the first confirmed decline."""
     means = bootstrap.estimate({depth: Mean(sweep.utility[:, at]) for at, depth in enumerate(sweep.depths)})
     decline = next((pair for pair in running_best(sweep, bootstrap) if pair.declines), None)
+    ends = (decline.reference, decline.depth) if decline else None
     peak = sweep.depths[int(np.argmax(sweep.utility.mean(axis=0)))]
-    summary: dict[str, Any] = {
+    return {
         "depths": list(sweep.depths),
         "means": [_numbers(means[depth]) for depth in sweep.depths],
         "peak": peak,
-        "decline": None,
-        "words": sentences.of_decline(peak, (decline.reference, decline.depth) if decline else None, sweep.depths[-1]),
+        "decline": {"from": ends[0], "to": ends[1]} if ends else None,
+        "words": sentences.of_decline(peak, ends, sweep.depths[-1]),
     }
-    if decline is not None:
-        summary["decline"] = {"from": decline.reference, "to": decline.depth}
-    if sweep.correct is not None:
-        accuracy = bootstrap.estimate({depth: Mean(sweep.correct[:, at]) for at, depth in enumerate(sweep.depths)})
-        summary["accuracy"] = [_numbers(accuracy[depth]) for depth in sweep.depths]
-    return summary
 
 
 def _fact(key: str, share: Estimate, count: int, of: int, said: str = "") -> dict[str, Any]:

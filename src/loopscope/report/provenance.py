@@ -1,7 +1,7 @@
 """The manifest of a run in words, and what must be said at the top of the page."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loopscope.store import Manifest, StoredRun
@@ -15,35 +15,25 @@ LEVELS = {
     "full": "full: also the FP64 analysis of every path with its bounds",
 }
 
-DRAWING = ("huginn", "retrofit-llama", "retrofit-olmo", "parcae", "ifm-looped")
-"""Families that start from a state drawn at random."""
 TENSORS = "tensors"
 """The entry of `ModelInfo.weights` that stands for the weights of a model that was read from no file."""
 
 
-def warnings_of(runs: Sequence[StoredRun], again: str | None = None) -> list[str]:
-    """What a reader must not overlook: weights that were never trained, toy models, unfinished runs.
-
-    Args:
-        runs: of the page.
-        again: the command that writes the page anew, if the page may show it.
-    """
-    random, toy = _models(runs, Weights.RANDOM), _models(runs, Weights.TOY)
-    found = []
-    if random:
-        have, it = ("has", "Its numbers describe") if len(random) == 1 else ("have", "Their numbers describe")
-        found.append(f"{joined(random)} {have} random weights. {it} no trained model.")
-    if len(toy) == 1:
-        found.append(f"{toy[0]} is a small model that ships with loopscope. It is here to show the method.")
-    if len(toy) > 1:
-        found.append(f"{joined(toy)} are small models that ship with loopscope. They are here to show the method.")
+def warnings_of(runs: Sequence[StoredRun]) -> list[str]:
+    """What a reader must not overlook: weights that were never trained, toy models, unfinished runs."""
+    found = [
+        f"{model} has random weights. Its numbers describe no trained model." for model in _models(runs, Weights.RANDOM)
+    ]
+    found += [
+        f"{model} is a small model that ships with loopscope. It is here to show the method."
+        for model in _models(runs, Weights.TOY)
+    ]
     for run, label in zip(runs, run_labels(runs), strict=True):
         if not run.finished:
-            done, asked = run.examples.height, sum(task.rows for task in run.manifest.tasks)
-            more = f": `{again}`" if again else ""
+            total = sum(task.rows for task in run.manifest.tasks)
             found.append(
-                f"{label} is unfinished: {done} of {asked} questions are measured so far, and this "
-                f"page is about these. For what is measured since, write the page again{more}."
+                f"{label} is unfinished: {run.examples.height} of {total} questions are measured so far, and this page "
+                "is about these. For what is measured since, write the page again."
             )
     return found
 
@@ -52,15 +42,6 @@ def _models(runs: Sequence[StoredRun], weights: Weights) -> list[str]:
     """The models of some runs whose weights are of this origin."""
     named = {run.manifest.model.name: None for run in runs if conditions_of(run)[0].weights is weights}
     return list(named)
-
-
-def joined(names: Sequence[str]) -> str:
-    """A list in words.
-
-    >>> joined(["a"]), joined(["a", "b"]), joined(["a", "b", "c"])
-    ('a', 'a and b', 'a, b and c')
-    """
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def provenance(run: StoredRun, with_command: bool = False) -> list[dict[str, Any]]:
@@ -80,34 +61,22 @@ def provenance(run: StoredRun, with_command: bool = False) -> list[dict[str, Any
 
 def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     model, dtypes, batch = manifest.model, manifest.dtypes, manifest.batch
-    yield (
-        "Model",
-        f"{model.name}, of the {model.family} family" + (f", asked for as {model.spec}" * (model.spec != model.name)),
-    )
+    spec = f", asked for as {model.spec}" if model.spec != model.name else ""
+    yield "Model", f"{model.name}, of the {model.family} family{spec}"
     yield "Weights", _weights(manifest)
     yield "State", f"taken at {model.boundary}"
-    yield (
-        "Readout",
-        (
-            "logits are affine in the state, so paths are concave for solutions and bounds are available"
-            if model.affine_readout
-            else "logits are a nonlinear function of the state, so there are no curvature bounds"
-        ),
-    )
-    if model.trained_depth is not None:
-        yield "Trained depth", f"{model.trained_depth} loops"
+    concave = "logits are affine in the state, so paths are concave for solutions and bounds are available"
+    general = "logits are a nonlinear function of the state, so there are no curvature bounds"
+    yield "Readout", concave if model.affine_readout else general
+    yield "Trained depth", f"{model.trained_depth} loops" if model.trained_depth is not None else ""
     for task in manifest.tasks:
         part = f"{task.rows} of {task.rows_available}" if task.rows < task.rows_available else f"all {task.rows}"
         what = "options" if task.kind == "options" else "reference solutions"
         skipped = f"; {len(task.skipped)} left out for their length" if task.skipped else ""
         subset = f", subset {task.subset}" if task.subset else ""
         yield f"Task {task.name}", f"{task.split} split{subset}: {part} questions with {what}{skipped}"
-        yield (
-            f"Data of {task.name}",
-            " ".join(
-                (f"SHA-256 {task.data_sha256}", f"at revision {task.data_revision}" if task.data_revision else "")
-            ).strip(),
-        )
+        revision = f" at revision {task.data_revision}" if task.data_revision else ""
+        yield f"Data of {task.name}", f"SHA-256 {task.data_sha256}{revision}"
     yield "Updates", ", ".join(map(update_name, manifest.transitions)) or "none"
     yield "Depths", ", ".join(map(str, manifest.depths))
     yield "Level", LEVELS[manifest.level.value]
@@ -115,22 +84,22 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "Kept besides", " and ".join(extras)
     yield (
         "Arithmetic",
-        (
-            f"states in {dtypes.states}, readout in {dtypes.readout}, option scores in {dtypes.options}, "
-            f"path analysis in {dtypes.analysis}, rounded interventions in {dtypes.interventions}"
-        ),
+        f"states in {dtypes.states}, readout in {dtypes.readout}, option scores in {dtypes.options}, "
+        f"path analysis in {dtypes.analysis}, rounded interventions in {dtypes.interventions}",
     )
     yield "Certificates", _certificates(manifest)
-    size = (
-        f"{batch.size} examples" if batch.size else f"{batch.token_budget} padded tokens" if batch.token_budget else ""
-    )
-    yield "Batches", f"{batch.policy}" + (f", {size}" if size else "") + f", padded on the {batch.padding}"
+    size = f", {batch.size} examples" if batch.size else ""
+    size = size or (f", {batch.token_budget} padded tokens" if batch.token_budget else "")
+    yield "Batches", f"{batch.policy}{size}, padded on the {batch.padding}"
     yield "Device", manifest.device
-    yield "Libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())
-    yield "Seeds", ", ".join(f"{name} {seed}" for name, seed in _seeds(manifest))
-    plain = {name: value for name, value in manifest.settings.items() if value is not None}
-    yield "Settings", ", ".join(f"{name} {value}" for name, value in plain.items())
+    yield "Libraries", _listed(manifest.libraries)
+    yield "Seeds", _listed(manifest.seeds)
+    yield "Settings", _listed(manifest.settings)
     yield "Measured by", f"loopscope {manifest.loopscope_version}, code SHA-256 {manifest.code_sha256}"
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
 def _certificates(manifest: Manifest) -> str:
@@ -152,13 +121,3 @@ def _weights(manifest: Manifest) -> str:
         return f"of a model built in Python: {hashed}; used as {model.dtype}"
     revision = f"revision {model.revision}; " if model.revision else ""
     return f"{revision}{hashed}; read as {model.dtype}"
-
-
-def _seeds(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """What was drawn at random. Older manifests name the seed of the initial state for models that draw none, too."""
-    model = manifest.model
-    for name, seed in manifest.seeds.items():
-        if name != "initial_state" or model.family in DRAWING or TENSORS in model.weights:
-            yield name, str(seed)
-        elif not model.weights and not model.random_weights:
-            yield name, f"{seed}, if the model draws one"

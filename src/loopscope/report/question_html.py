@@ -60,7 +60,10 @@ def _words(view: QuestionView) -> Iterator[Markup]:
     if rows is None:
         yield element("p", "Token gains were not stored: measure with tokens=True to see them.", style=SOFT)
     else:
-        yield _tint_key(most, view.alpha)
+        said = (
+            f"tint: gain (green) or loss (underlined) of a token at α = {scale(view.alpha)}, up to {number(most)} nats"
+        )
+        yield element("p", said, style=SOFT)
 
 
 def _head(text: str) -> Markup:
@@ -113,28 +116,20 @@ def _tinted(text: str, rows: pl.DataFrame | None, alpha: float, most: float) -> 
         return [_cut(text)]
     gains = gains_at(rows, alpha)
     if rows["text_start"].null_count():
-        strip = [_span(str(token), [gain], alpha, most) for token, gain in zip(rows["token"], gains, strict=True)]
+        strip = [_span(str(token), gain, alpha, most) for token, gain in zip(rows["token"], gains, strict=True)]
         return [_cut(text), *(piece for span in strip for piece in (" ", span))]
-    spans: list[tuple[int, int, list[float]]] = []
-    cursor = 0
-    for start, end, gain in zip(rows["text_start"], rows["text_end"], gains, strict=True):
-        if end <= cursor and spans:
-            spans[-1][2].append(gain)
-        else:
-            spans.append((max(start, cursor), end, [gain]))
-            cursor = end
-        if cursor > MOST_CHARACTERS:
-            break
     pieces: list[Any] = []
     cursor = 0
-    for start, end, inside in spans:
-        pieces += [visible(text[cursor:start]), _span(visible(text[start:end]), inside, alpha, most)]
+    shared = rows.with_columns(gain=pl.Series(gains)).group_by("text_start", "text_end", maintain_order=True)
+    for start, end, gain in shared.agg(pl.col("gain").sum()).iter_rows():
+        if start < cursor or cursor > MOST_CHARACTERS:
+            continue
+        pieces += [visible(text[cursor:start]), _span(visible(text[start:end]), gain, alpha, most)]
         cursor = end
     return [*pieces, _cut(text[cursor:])]
 
 
-def _span(text: str, gains: list[float], alpha: float, most: float) -> Markup:
-    gain = sum(gains)
+def _span(text: str, gain: float, alpha: float, most: float) -> Markup:
     weight = STRONGEST * math.sqrt(min(abs(gain) / most, 1.0)) if math.isfinite(gain) else 0.0
     style = None
     if weight > FAINT:
@@ -145,43 +140,27 @@ def _span(text: str, gains: list[float], alpha: float, most: float) -> Markup:
     return element("span", text, style=style, title=told)
 
 
-def _tint_key(most: float, alpha: float) -> Markup:
-    bar = f"linear-gradient(to right,rgba({DOWN},{STRONGEST}),transparent,rgba({UP},{STRONGEST}))"
-    box = "display:inline-block;width:8em;height:.7em;border-radius:3px;vertical-align:middle;margin:0 .4em"
-    return element(
-        "div",
-        f"token at α = {scale(alpha)} loses {number(most)}",
-        element("span", style=f"{box};background:{bar}"),
-        f"gains {number(most)} nats",
-        style=SOFT,
-    )
-
-
 def _legend(view: QuestionView) -> Markup:
-    solid = element("span", "━ ", style="color:currentColor")
-    dashed = element("span", "╍ ", style=f"color:{MODEL}")
-    parts: list[Any] = [solid, "measured φ(α)   ", dashed, "quadratic Aα + Qα²"]
+    said = [("currentColor", "━ ", "measured φ(α)   "), (MODEL, "╍ ", "quadratic Aα + Qα²   ")]
     if view.scales["safe"] > 0:
-        parts += ["   ", element("span", "▬ ", style=f"color:rgba({UP},.5)"), "sure to help"]
+        said.append((f"rgba({UP},.5)", "▬ ", "sure to help"))
+    parts = (piece for colour, mark, name in said for piece in (element("span", mark, style=f"color:{colour}"), name))
     return element("div", *parts, style=SOFT + ";white-space:pre-wrap;margin:.2em 0 .8em")
 
 
 def _facts(view: QuestionView) -> Markup:
     scales = view.scales
-    known = [
-        ("Slope A", signed(view.slope)),
-        ("Curvature term Q", signed(view.quadratic)),
-        ("Full step ΔU", signed(view.gain)),
-        ("Predicted scale α̂", scale(scales["predicted"])),
-        ("Best scale α*" + ("" if view.record["fp64_optimum_low"] is not None else " (grid)"), scale(scales["best"])),
-        ("Boundary r₁", scale(scales["boundary"])),
-    ]
-    items = (
-        element("div", element("div", term, style=SOFT), element("strong", value), style="flex:1 0 8em")
-        for term, value in known
-        if value != "—"
-    )
-    return element("div", *items, style="display:flex;flex-wrap:wrap;gap:.4em 1em;max-width:460px")
+    grid = "" if view.record["fp64_optimum_low"] is not None else " (grid)"
+    known = {
+        "A": signed(view.slope),
+        "Q": signed(view.quadratic),
+        "ΔU": signed(view.gain),
+        "predicted scale α̂": scale(scales["predicted"]),
+        f"best scale α*{grid}": scale(scales["best"]),
+        "boundary r₁": scale(scales["boundary"]),
+    }
+    items = ((f"{name} ", element("strong", value), "   ") for name, value in known.items() if value != "—")
+    return element("div", *(piece for item in items for piece in item), style="white-space:pre-wrap")
 
 
 def _updates(view: QuestionView) -> Markup:
@@ -189,8 +168,8 @@ def _updates(view: QuestionView) -> Markup:
     lines = []
     for t, slope, gain in view.updates.select("transition", "slope", "gain").iter_rows():
         outcome = classify(slope, gain)
-        update = element("strong" if t == view.transition else "span", update_name(t))
         ends = (number(view.utilities[depth]) for depth in ends_of(t))
+        update = element("strong" if t == view.transition else "span", update_name(t))
         lines.append((update, *ends, signed(gain), Markup(f"{swatch(outcome)} {outcome}")))
     heads = ["update", "U before", "U after", "ΔU", "outcome"]
     return html_table(heads, lines, words=[True, False, False, False, True])

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from loopscope.display import with_outcome_names
 from loopscope.errors import LoopscopeError, setting, shown, whole
-from loopscope.frames import with_outcome_names
 from loopscope.path import GRID, PATH_NODES, Outcome, beneficial_range, classify, grid_optimum, quadratic_root
 from loopscope.report.sentences import of_update, scale, signed
 from loopscope.store.manifest import DEEPEST
@@ -54,7 +54,7 @@ class QuestionView:
     @cached_property
     def updates(self) -> pl.DataFrame:
         """The rows of `questions`, one per measured update, outcomes by name."""
-        return with_outcome_names(self._rows(self.run.records.lazy()).sort("transition").collect())
+        return with_outcome_names(self.rows_of(self.run.records.lazy()).sort("transition").collect())
 
     @cached_property
     def record(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class QuestionView:
     @cached_property
     def utilities(self) -> dict[int, float]:
         """Reference utility by depth, nats."""
-        rows = self._rows(self.run.depths.lazy()).sort("depth").collect()
+        rows = self.rows_of(self.run.depths.lazy()).sort("depth").collect()
         return dict(zip(rows["depth"].to_list(), rows["utility"].to_list(), strict=True))
 
     @cached_property
@@ -125,15 +125,11 @@ class QuestionView:
 
     @property
     def tokens(self) -> pl.DataFrame:
-        """The reference tokens with their own gain, slope and outcome, nats.
-
-        Raises:
-            LoopscopeError: the run was measured without token rows.
-        """
+        """The reference tokens with their own gain, slope and outcome, nats; an error in a run without tokens."""
         rows = self.token_rows
         if rows is None:
             raise LoopscopeError(f"{self.run.path} has no tokens: measure again with {setting('tokens', True)}")
-        spans = zip(rows["option"].to_list(), rows["text_start"].to_list(), rows["text_end"].to_list(), strict=True)
+        spans = rows.select("option", "text_start", "text_end").iter_rows()
         words = [None if start is None else self.texts[option][start:end] for option, start, end in spans]
         return with_outcome_names(rows.with_columns(text=pl.Series(words, dtype=pl.String))).select(TOKEN_COLUMNS)
 
@@ -177,25 +173,20 @@ class QuestionView:
         bars = np.interp(np.linspace(0, 1, 41), alphas, gains)
         low, span = float(bars.min()), float(np.ptp(bars)) or 1.0
         drawn = "".join(BARS[int((value - low) / span * (len(BARS) - 1))] for value in bars)
-        known = [f"{name} {scale(value)}" for name, value in self.scales.items() if math.isfinite(value)]
-        prompt = self.example["prompt"]
-        return "\n".join(
-            [
-                self.title,
-                self.verdict,
-                f"A {signed(self.slope)}, Q {signed(self.quadratic)}, ΔU {signed(self.gain)} nats; scales: "
-                + ", ".join(known),
-                f"φ(α), α from 0 to 1: {drawn} (from {signed(float(gains.min()))} to {signed(float(gains.max()))})",
-                "",
-                prompt if len(prompt) <= SHOWN else prompt[:SHOWN] + "…",
-                *(f"{self._mark(index)} {text}" for index, text in enumerate(self.texts)),
-            ]
-        )
-
-    def _mark(self, index: int) -> str:
-        if self.example["options"] is None:
-            return "reference:"
-        return "right option:" if index == self.example["correct_option"] else "option:"
+        known = ", ".join(f"{name} {scale(value)}" for name, value in self.scales.items() if math.isfinite(value))
+        prompt, right = self.example["prompt"], self.example["correct_option"]
+        marks = ["reference:"] if right is None else ["option:"] * len(self.texts)
+        if right is not None:
+            marks[right] = "right option:"
+        return "\n".join([
+            self.title,
+            self.verdict,
+            f"A {signed(self.slope)}, Q {signed(self.quadratic)}, ΔU {signed(self.gain)} nats; scales: {known}",
+            f"φ(α), α from 0 to 1: {drawn} (from {signed(float(gains.min()))} to {signed(float(gains.max()))})",
+            "",
+            prompt if len(prompt) <= SHOWN else prompt[:SHOWN] + "…",
+            *(f"{mark} {text}" for mark, text in zip(marks, self.texts, strict=True)),
+        ])  # fmt: skip
 
     def _repr_html_(self) -> str:
         from loopscope.report.question_html import as_html
@@ -205,7 +196,8 @@ class QuestionView:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))  # IPython in a terminal
 
-    def _rows(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+    def rows_of(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+        """The rows of a table that are about this question."""
         return frame.filter(
             pl.col("task") == self.example["task"],
             pl.col("split") == self.example["split"],
@@ -213,7 +205,7 @@ class QuestionView:
         )
 
     def _here(self, frame: pl.LazyFrame) -> pl.DataFrame:
-        return self._rows(frame.filter(pl.col("transition") == self.transition)).collect()
+        return self.rows_of(frame.filter(pl.col("transition") == self.transition)).collect()
 
 
 def middle(bracket: Sequence[float | None] | None) -> float:
@@ -224,25 +216,23 @@ def middle(bracket: Sequence[float | None] | None) -> float:
 
 def question(run: StoredRun, id: str, transition: int | str | None, task: str | None, alpha: float) -> QuestionView:
     """A question of a run by its identifier; the last update unless one is named."""
+    if not run.manifest.transitions:
+        raise LoopscopeError(f"{run.path} has no update: measure again with {setting('transitions')}")
     examples = run.examples
-    if task is not None:
-        names = examples["task"].unique(maintain_order=True).to_list()
-        if task not in names:
-            raise LoopscopeError(f"{setting('task', task)} is not in this run: choose {', '.join(names)}")
-        examples = examples.filter(pl.col("task") == task)
+    names = examples["task"].unique(maintain_order=True).to_list()
+    if task is not None and task not in names:
+        raise LoopscopeError(f"{setting('task', task)} is not in this run: choose {', '.join(names)}")
+    examples = examples.filter(pl.col("task").is_in(names if task is None else [task]))
     found = examples.filter(pl.col("example_id") == str(id))
     if not found.height:
         ids = examples["example_id"].to_list()
         close = difflib.get_close_matches(str(id)[:80], ids, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(ids[:3])}, …" if ids else "it is empty"
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(ids[:3])}, …"
         raise LoopscopeError(f"{run.path} has no question {shown(id)}: {hint}")
     if found.height > 1:
         places = ", ".join(f"task={name!r}" for name in found["task"].to_list())
         raise LoopscopeError(f"{shown(id)} is in {found.height} tasks of {run.path}: add one of {places}")
-    last = run.manifest.transitions[-1] if run.manifest.transitions else None
-    if last is None:
-        raise LoopscopeError(f"{run.path} has no update: measure again with {setting('transitions')}")
-    at = last if transition is None else chosen_transition(run, transition)
+    at = run.manifest.transitions[-1] if transition is None else chosen_transition(run, transition)
     return QuestionView(run, found.row(0, named=True), at, chosen_alpha(alpha))
 
 
@@ -261,5 +251,5 @@ def chosen_transition(run: StoredRun, transition: int | str) -> int:
 def chosen_alpha(alpha: float) -> float:
     """A scale from 0 to 1."""
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
-        raise LoopscopeError(f"{setting('alpha', alpha)} is no scale: give a number from 0 to 1")
+        raise LoopscopeError(f"{setting('alpha', alpha)} is not a scale: give a number from 0 to 1")
     return float(alpha)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from loopscope.display import OUTCOME_COLOURS, SOFT, Markup, element, html_table, swatch
 from loopscope.errors import LoopscopeError
 from loopscope.path import Outcome
@@ -11,6 +9,7 @@ from loopscope.report.sentences import signed
 from loopscope.store import StoredRun
 from loopscope.studies.conditions import printable
 from loopscope.studies.records import Records, Updates
+from loopscope.studies.summary import finding, run_lines
 
 BAR = 140
 """Pixels of a bar of shares."""
@@ -30,14 +29,11 @@ def as_html(run: StoredRun) -> str:
         element("p", about, style=SOFT),
     ]
     try:
-        updates, depths = Records([run]).updates, run.depths
+        updates = Records([run]).updates
     except LoopscopeError as error:
         return element("div", *parts, element("p", str(error)))
     if not manifest.transitions:
-        means = depths.group_by("task", "split", "depth", maintain_order=True).agg(n=pl.len(), mean=pl.mean("utility"))
-        found = [[printable(f"{task} {split}"), depth, n, signed(mean)] for task, split, depth, n, mean in means.rows()]
-        table = html_table(["Task", "Depth", "Questions", "Mean U"], found[:MOST_LINES], words=[True] + 3 * [False])
-        return element("div", *parts, table)
+        return element("div", *parts, element("pre", "\n".join(run_lines(run)[1:])))
     lines = [_line(each) for each in updates[:MOST_LINES]]
     heads = ["Task", "Update", "Questions", "Mean ΔU", "Outcomes", "Harmful", "Finite-step failures"]
     parts.append(html_table(heads, lines, words=[True, True, False, False, True, False, False]))
@@ -48,30 +44,23 @@ def as_html(run: StoredRun) -> str:
 
 
 def _line(updates: Updates) -> list[object]:
-    condition = updates.condition
-    counts = {outcome: int((updates.outcome == outcome).sum()) for outcome in Outcome}
-    return [
-        condition.set_title,
-        condition.update,
-        len(updates),
-        signed(float(updates.gain.mean())),
-        shares(counts),
-        int(updates.harmful.sum()),
-        counts[Outcome.FINITE_STEP_FAILURE],
-    ]
+    found = finding(updates)
+    mean = signed(float(updates.gain.mean()))
+    bar = _shares([int((updates.outcome == outcome).sum()) for outcome in Outcome])
+    title = updates.condition.set_title
+    return [title, found.update, found.questions, mean, bar, found.harmful, found.failures]
 
 
-def shares(counts: dict[Outcome, int]) -> Markup:
+def _shares(counts: list[int]) -> Markup:
     """A bar of the outcomes."""
-    total = sum(counts.values()) or 1
     pieces = [
         element(
             "span",
-            style=f"display:inline-block;height:.8em;width:{BAR * count / total:.1f}px;"
+            style=f"display:inline-block;height:.8em;width:{BAR * count / sum(counts):.1f}px;"
             f"background:{OUTCOME_COLOURS[outcome]}",
-            title=f"{outcome}: {count} of {total}",
+            title=f"{outcome}: {count} of {sum(counts)}",
         )
-        for outcome, count in counts.items()
+        for outcome, count in zip(Outcome, counts, strict=True)
         if count
     ]
     return element("span", *pieces, style="white-space:nowrap;font-size:1em;line-height:1")

@@ -1,26 +1,25 @@
-"""Tables and figures of all studies for these runs as the page shows them, and the comparison with the paper's numbers.
-
-Every cell of a table names the condition that it is about, so that the page can show those of one run, task or update.
-"""
+"""Tables and figures of all studies as the page shows them, and the comparison with the paper's numbers."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from loopscope.report.figure_svg import UnknownDrawingError, page_drawing
 from loopscope.stats import Bootstrap
-from loopscope.studies import FIGURES, TABLES, Study
+from loopscope.studies import FIGURES, TABLES
 from loopscope.studies.comparison import compare
-from loopscope.studies.conditions import Condition
-from loopscope.studies.declare import Row, TableResult
+from loopscope.studies.declare import TableResult
 from loopscope.studies.populations import notes_on
 from loopscope.studies.records import Records
 from loopscope.studies.render import Sheet, groups, on_screen, sheets
 
-DPI = 200
-"""Of a figure with so many points that it is smaller as pixels."""
 PIXELS_PER_INCH = 140
 """Figures are drawn for print with 8-point type; on a screen they stand half as large again."""
+LARGEST_DRAWING = 600_000
+"""A figure with so many points that its SVG is larger becomes pixels."""
+DPI = 200
+"""Of such a figure."""
+MOST_LINES = 500
+"""Lines of a table that the page shows; its CSV has all."""
 
 
 def compute_tables(
@@ -32,41 +31,19 @@ def compute_tables(
 
 def study_pages(records: Records, bootstrap: Bootstrap, tables: Mapping[str, TableResult]) -> dict[str, Any]:
     """Everything that the view of studies shows."""
-    places = Places()
     figures, undrawn = figure_pages(records, bootstrap)
     compared = compare(records, bootstrap, computed=tables)
+    beside = {"name": "compare", "caption": compared.summary(), "command": "loopscope compare RUN"}
     return {
         "tables": [
-            _page(result, places) | _about(TABLES[name]) | {"command": f"loopscope tables RUN --name {name}"}
+            _page(result) | {"name": name, "command": f"loopscope tables RUN --name {name}"}
             for name, result in tables.items()
             if result.rows
         ],
         "missing": missing_tables(tables) + undrawn,
         "figures": figures,
-        "comparison": _page(compared.table(), places)
-        | {"name": "compare", "caption": compared.summary(), "command": "loopscope compare RUN"}
-        if compared.rows
-        else None,
-        "places": places.described,
+        "comparison": _page(compared.table()) | beside if compared.rows else None,
     }
-
-
-class Places:
-    """The conditions of all tables, numbered: what can be chosen is a run, a task, an update."""
-
-    def __init__(self) -> None:
-        self.described: list[dict[str, Any]] = []
-        self._numbers: dict[tuple[Any, ...], int] = {}
-
-    def number(self, condition: Condition) -> int:
-        """The number of a condition."""
-        key = (condition.run, condition.model_title, condition.task, condition.split, condition.transition)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.described)
-            run, model, task, split, transition = key
-            about = {"run": run, "model": model, "task": f"{task}/{split}", "title": condition.set_title}
-            self.described.append(about | {"t": transition})
-        return self._numbers[key]
 
 
 def missing_tables(tables: Mapping[str, TableResult]) -> list[dict[str, str]]:
@@ -74,7 +51,7 @@ def missing_tables(tables: Mapping[str, TableResult]) -> list[dict[str, str]]:
     # What is said of the conditions in other tables is no reason.
     said = set(notes_on(row.condition for result in tables.values() for row in result.rows))
     return [
-        _about(TABLES[name]) | {"reason": "; ".join(note for note in result.notes if note not in said)}
+        {"name": name, "reason": "; ".join(note for note in result.notes if note not in said)}
         for name, result in tables.items()
         if not result.rows
     ]
@@ -90,60 +67,51 @@ def figure_pages(records: Records, bootstrap: Bootstrap) -> tuple[list[dict[str,
     for study in FIGURES.values():
         result = study.figure(records, bootstrap)
         if not result.shown:
-            missing.append(_about(study) | {"reason": "; ".join(result.notes) or result.caption})
+            missing.append({"name": study.name, "reason": "; ".join(result.notes) or result.caption})
             continue
-        pages.append(
-            {
-                **_about(study),
-                "title": result.title,
-                "caption": result.caption,
-                "notes": list(result.notes),
-                "width": round(result.figure.get_size_inches()[0] * PIXELS_PER_INCH),
-                "command": f"loopscope figures RUN --name {study.name}",
-                **_drawing(result, study.name),
-            }
-        )
+        pages.append({
+            "name": study.name,
+            "title": result.title,
+            "caption": result.caption,
+            "notes": list(result.notes),
+            "width": round(result.figure.get_size_inches()[0] * PIXELS_PER_INCH),
+            "image": _image(result),
+            "command": f"loopscope figures RUN --name {study.name}",
+        })  # fmt: skip
     return pages, missing
 
 
-def _drawing(result: Any, name: str) -> dict[str, Any]:
-    """Shapes in the page's colours, or a picture where there are too many."""
-    try:
-        return {"drawing": page_drawing(result.drawn("svg", DPI), f"figure-{name}")}
-    except UnknownDrawingError:
-        return {"image": f"data:image/png;base64,{b64encode(result.drawn('png', DPI)).decode()}"}
+def _image(result: Any) -> str:
+    """The figure as an image inside the page, where it can neither run nor load anything."""
+    svg = result.drawn("svg", DPI)
+    kind, image = ("svg+xml", svg) if len(svg) < LARGEST_DRAWING else ("png", result.drawn("png", DPI))
+    return f"data:image/{kind};base64,{b64encode(image).decode()}"
 
 
-def _about(study: Study) -> dict[str, str]:
-    return {"name": study.name, "summary": study.summary, "paper": study.paper}
-
-
-def _page(result: TableResult, places: Places) -> dict[str, Any]:
-    frame = result.to_polars()
-    head = frame[:0].write_csv()
-    lines = [frame[place].write_csv(include_header=False) for place in range(frame.height)]
+def _page(result: TableResult) -> dict[str, Any]:
     return {
         "title": result.title,
         "caption": result.caption,
         "notes": list(result.notes),
-        "sheets": [_sheet(sheet, places) for sheet in sheets(result, uniform=True)],
+        "sheets": [_sheet(sheet) for sheet in sheets(result, uniform=True)],
         "latex": result.to_latex(),
-        "csv": {"head": head, "lines": lines, "places": [places.number(row.condition) for row in result.rows]},
+        "csv": result.to_polars().write_csv(),
     }
 
 
-def _sheet(sheet: Sheet, places: Places) -> dict[str, Any]:
+def _sheet(sheet: Sheet) -> dict[str, Any]:
+    """A sheet without the words that are the same in every line, which stand above it."""
+    columns = list(range(len(sheet.columns)))
+    words = [at for at in columns if sheet.columns[at].left]
+    same = [at for at in words if len({line[at] for line in sheet.lines}) == 1 < len(sheet.lines)]
+    same = same[:-1] if same == words else same  # something must name the lines
+    kept = [at for at in columns if at not in same]
     return {
         "title": sheet.title,
-        "groups": [[on_screen(head), width] for head, width in groups(sheet.columns)],
-        "heads": [on_screen(column.head) for column in sheet.columns],
-        "left": [column.left for column in sheet.columns],
-        "lines": [[on_screen(cell) for cell in line] for line in sheet.lines],
-        "places": [_places(rows, places) for rows in sheet.rows],
+        "said": [(sheet.columns[at].head.replace("\n", " "), sheet.lines[0][at]) for at in same],
+        "groups": list(groups([sheet.columns[at] for at in kept])),
+        "heads": [on_screen(sheet.columns[at].head) for at in kept],
+        "left": [sheet.columns[at].left for at in kept],
+        "lines": [[on_screen(line[at]) for at in kept] for line in sheet.lines[:MOST_LINES]],
+        "more": max(0, len(sheet.lines) - MOST_LINES),
     }
-
-
-def _places(rows: tuple[Row | None, ...], places: Places) -> int | list[int]:
-    """The condition of a line, or of each of its cells where they differ; -1 for a cell of no one condition."""
-    found = [-1 if row is None else places.number(row.condition) for row in rows]
-    return found[0] if len(set(found)) == 1 else found

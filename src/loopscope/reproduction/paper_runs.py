@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from loopscope.errors import LoopscopeError, choice, setting
-from loopscope.measuring.protocols import PROTOCOLS
+from loopscope.measuring.config import PROTOCOLS
 from loopscope.studies.registry import FIGURES, TABLES, Study, find
 
 

@@ -16,14 +16,15 @@ from typing import Any
 from loopscope import api
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.estimate import CostEstimate, duration, estimate, together
+from loopscope.measuring.progress import CostEstimate, duration, estimate, together
 from loopscope.report import write_report
 from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run
+from loopscope.stats import Bootstrap
 from loopscope.store.atomic import clear_write_errors, write_atomically
-from loopscope.studies.comparison import compare
-from loopscope.studies.conditions import place_of
-from loopscope.studies.paper import models as paper_models
+from loopscope.studies.comparison import Comparison, compare
+from loopscope.studies.conditions import downloaded_commit, place_of
+from loopscope.studies.declare import TableResult
 from loopscope.studies.paper_selection import figure_records, paper_tables
 from loopscope.studies.records import Records
 from loopscope.studies.registry import FIGURES, TABLES
@@ -43,6 +44,7 @@ class Reproduction:
         options: settings of `measure` for every run: device, data_dir, limit, random_weights, engine, …
         checkpoints: other specifications for models of the paper, by the paper's: a folder with the weights, say.
         notify: called with one line for whatever a user should know.
+        bootstrap: resamples, seed and level; the paper's by default.
     """
 
     runs: Sequence[PaperRun]
@@ -50,6 +52,7 @@ class Reproduction:
     options: Mapping[str, Any] = field(default_factory=dict)
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     notify: Callable[[str], None] = print
+    bootstrap: Bootstrap | None = None
 
     def __post_init__(self) -> None:
         models = {run.model for run in paper_runs()}
@@ -89,73 +92,79 @@ class Reproduction:
 
     def weights(self) -> list[str]:
         """A line on each model whose weights come from elsewhere than the hub."""
-        lines = []
-        for name, given in self.checkpoints.items():
-            revision = next(model.revision for model in paper_models().values() if model.name == name)
-            known = revision in Path(given).parts
-            said = f"commit {revision}, as published" if known else f"{UNVERIFIED}: cells are judged with that caveat"
-            lines.append(f"{name} from {given}: {said}")
-        return lines
+        return [
+            f"{name} from {given}: "
+            + (
+                f"downloaded at commit {commit}, as published"
+                if (commit := downloaded_commit(name, Path(given)))
+                else f"{UNVERIFIED}: cells are judged with that caveat"
+            )
+            for name, given in self.checkpoints.items()
+        ]
 
     def _note(self, run: PaperRun, seconds: float) -> None:
         path = self.folder / "times.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        _write(path, json.dumps(known | {run.name: round(seconds, 3)}, indent=1))
+        self._write(path.name, json.dumps(known | {run.name: round(seconds, 3)}, indent=1))
         self.notify(f"{run.name} took {duration(seconds)}")
 
-    def write(self, runs: Sequence[Run]) -> list[Path]:
+    def write(self, runs: Sequence[Run]) -> Iterator[Path]:
         """Tables and figures, each of the runs that are for it, the comparison with the paper and the page."""
-        groups: dict[str, tuple[Run, ...]] = {
-            name: tuple(run for run, planned in zip(runs, self.runs, strict=True) if name in planned.studies)
-            for name in (*TABLES, *FIGURES)
-        }
-        # Weights from a folder are judged as those of the paper's model, with the caveat that nothing shows it.
-        models = {place_of(run): planned.model for run, planned in zip(runs, self.runs, strict=True)}
-        records = {group: Records(group, models=models) for group in {tuple(runs), *groups.values()} if group}
-        written: list[Path] = []
-        computed = {}
-        for name in (name for name in TABLES if groups[name]):
-            computed[name] = TABLES[name].table(records[groups[name]])
-            for format, ending in FORMATS.items():
-                written.append(self.folder / "tables" / f"{name}.{ending}")
-                _write(written[-1], getattr(computed[name], f"to_{format}")())
-        written += self._figures({name: records[groups[name]] for name in FIGURES if groups[name]})
-        rehearsal = "random_weights" in self.options.get("model_args", {})
-        comparison = compare(records[tuple(runs)], computed=computed, stand_ins=rehearsal)
-        for label, table in paper_tables(comparison).items():
-            for format, ending in FORMATS.items():
-                written.append(self.folder / "paper" / f"{label.removeprefix('tab:')}.{ending}")
-                _write(written[-1], getattr(table, f"to_{format}")())
-        for ending, text in (("txt", comparison.to_text()), ("json", comparison.table().to_json())):
-            written.append(self.folder / f"compare.{ending}")
-            _write(written[-1], text)
+        tables = self.tables(runs)
+        comparison = self.compare(runs, tables)
+        for folder, results in (("tables", tables), ("paper", paper_tables(comparison))):
+            for name, result in results.items():
+                for format, ending in FORMATS.items():
+                    text = getattr(result, f"to_{format}")()
+                    yield self._write(f"{folder}/{name.removeprefix('tab:')}.{ending}", text)
+        yield from self._figures(runs)
+        yield self._write("compare.txt", comparison.to_text())
+        yield self._write("compare.json", comparison.table().to_json())
         self.notify(comparison.summary())
         with_updates = [run.path for run in runs if run.manifest.transitions]
         if with_updates:  # the page shows updates
-            written.append(Path(write_report(with_updates, self.folder / "report.html")))
-        return written
+            yield Path(write_report(with_updates, self.folder / "report.html"))
 
-    def _figures(self, records: Mapping[str, Records]) -> list[Path]:
-        written = []
-        for name, of_runs in records.items():
+    def tables(self, runs: Sequence[Run]) -> dict[str, TableResult]:
+        """Every table of the runs that are for it."""
+        known = {name: self._records(runs, name) for name in TABLES}
+        return {name: TABLES[name].table(found, self.bootstrap) for name, found in known.items() if found.runs}
+
+    def compare(self, runs: Sequence[Run], tables: Mapping[str, TableResult]) -> Comparison:
+        """The published numbers next to those of finished tables."""
+        rehearsal = "random_weights" in self.options.get("model_args", {})
+        return compare(self._records(runs), self.bootstrap, computed=tables, stand_ins=rehearsal)
+
+    def _records(self, runs: Sequence[Run], study: str = "") -> Records:
+        """The records of all runs, or of those that are for a study."""
+        planned = {run.name: run for run in self.runs}
+        kept = [run for run in runs if not study or study in planned[run.path.name].studies]
+        # Weights from a folder are judged as those of the paper's model, with the caveat that nothing shows it.
+        return Records(kept, models={place_of(run): planned[run.path.name].model for run in kept})
+
+    def _figures(self, runs: Sequence[Run]) -> Iterator[Path]:
+        for name, study in FIGURES.items():
+            found = self._records(runs, name)
+            if not found.runs:
+                continue
             try:
-                drawn = FIGURES[name].figure(figure_records(of_runs, name))
+                drawn = study.figure(figure_records(found, name), self.bootstrap)
             except LoopscopeError as error:
                 if "matplotlib" not in str(error):
                     raise
                 self.notify(str(error))
-                break
+                return
             if drawn.shown:
-                written.append(drawn.save(self.folder / "figures" / f"{name}.pdf"))
+                yield drawn.save(self.folder / "figures" / f"{name}.pdf")
             else:
                 self.notify(f"figure {name}: {drawn.caption}")
-        return written
 
-
-def _write(path: Path, text: str) -> None:
-    with clear_write_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (text.rstrip("\n") + "\n").encode())
+    def _write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        with clear_write_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, (text.rstrip("\n") + "\n").encode())
+        return path
 
 
 def plan_of_run(run: PaperRun, cost: CostEstimate) -> str:

@@ -34,17 +34,6 @@ class Column:
     def __hash__(self) -> int:
         return id(self.values)
 
-    def midranks(self) -> Floats:
-        """Ranks from 1, equal values at the mean of their places.
-
-        >>> Column(np.array([0.5, 2.0, 0.5])).midranks().tolist()
-        [1.5, 3.0, 1.5]
-        """
-        ends_G = np.cumsum(np.bincount(self.group))
-        starts_G = np.concatenate(([0], ends_G[:-1]))
-        ranks: Floats = ((starts_G + 1 + ends_G) / 2)[self.group]
-        return ranks
-
 
 class Ranked(NamedTuple):
     """A column's midranks in a block of resamples, centred at (n + 1)/2."""
@@ -108,9 +97,10 @@ class Statistic(ABC):
         """Number of records."""
         return self.columns[0].size
 
-    @abstractmethod
     def value(self) -> float | None:
         """On the records themselves; None where they do not define it."""
+        found = self.replicates(Block(np.ones((1, self.size))))[0] if self.size else np.nan
+        return None if np.isnan(found) else float(found)
 
     @abstractmethod
     def replicates(self, block: Block) -> Floats:
@@ -273,11 +263,6 @@ class Spearman(Statistic):
         super().__init__(x, y)
         self.x, self.y = map(Column, self.columns)
 
-    def value(self) -> float | None:
-        if self.size < 2 or any(np.ptp(values) == 0 for values in self.columns):
-            return None
-        return float(np.corrcoef(self.x.midranks(), self.y.midranks())[0, 1])
-
     def replicates(self, block: Block) -> Floats:
         x, y = block.ranked(self.x), block.ranked(self.y)
         shared = np.einsum("bn,bn->b", x.weighted_BN, y.rank_BN)
@@ -301,16 +286,6 @@ class Auroc(Statistic):
     def __init__(self, score: ArrayLike, label: ArrayLike, *, descending: bool = False) -> None:
         super().__init__(score, np.asarray(label, dtype=bool))
         self.score, self.descending = Column(self.columns[0]), descending
-
-    def value(self) -> float | None:
-        label = self.columns[1].astype(bool)
-        positives = int(label.sum())
-        negatives = self.size - positives
-        if not positives or not negatives:
-            return None
-        ranks = float(self.score.midranks()[label].sum())
-        area = (ranks - positives * (positives + 1) / 2) / (positives * negatives)
-        return 1 - area if self.descending else area
 
     def replicates(self, block: Block) -> Floats:
         label = self.columns[1]

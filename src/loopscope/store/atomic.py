@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,12 +36,11 @@ def clear_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = error.filename if isinstance(error.filename, str) else str(path)
-        cause = os.strerror(error.errno) if error.errno else str(error)
+        where = error.filename if isinstance(error.filename, str) else path
         remedy = _REMEDIES.get(error.errno or 0, "choose an {output} folder that can be written")
         raise LoopscopeError(
-            f"cannot write {where}: {cause}; {remedy.format(output=setting('output'))} and give the same command again:"
-            " what was finished is kept"
+            f"cannot write {where}: {error.strerror or error}; {remedy.format(output=setting('output'))} and give the"
+            " same command again: what was finished is kept"
         ) from error
 
 
@@ -92,41 +90,37 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - only on Windows
-    fcntl = None  # type: ignore[assignment]
-
-
 class RunLock:
     """The right to write into one run directory, held until `release` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
         """Take the lock or raise a `LoopscopeError` that names the process holding it."""
-        if fcntl is None:  # pragma: no cover - only on Windows
-            raise LoopscopeError("writing a run needs POSIX file locks: use Linux, macOS or WSL")
-        require_plain(self._path)
-        with clear_write_errors(self._path):
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            import fcntl
+        except ImportError as error:  # pragma: no cover
+            raise LoopscopeError("Windows can read runs, not write them: measure on Linux, macOS or WSL") from error
+        require_plain(self.path)
+        with clear_write_errors(self.path):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "process unknown"
             os.close(descriptor)
-            held = error.errno in (errno.EAGAIN, errno.EACCES)
+            if not isinstance(error, BlockingIOError):
+                raise LoopscopeError(
+                    f"{self.path} cannot be locked ({error.strerror}):"
+                    f" choose an {setting('output')} on a file system with file locks"
+                ) from error
             raise LoopscopeError(
-                f"{self._path.parent} is being written by another command ({holder}):"
+                f"{self.path.parent} is being written by another command ({holder}):"
                 f" wait until it ends or choose another {setting('output')}"
-                if held
-                else f"{self._path} cannot be locked ({os.strerror(error.errno or 0)}):"
-                f" choose an {setting('output')} on a file system with file locks"
             ) from error
         self._descriptor = descriptor
-        _held.add(self)
         # The process id only serves the message above; on a full disk the manifest is what reports the failure.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
@@ -136,8 +130,7 @@ class RunLock:
         """Give the lock back; twice changes nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
-            self._descriptor = None
-        _held.discard(self)
+        self._descriptor = None
 
     def __enter__(self) -> RunLock:
         self.acquire()
@@ -145,16 +138,3 @@ class RunLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-_held: weakref.WeakSet[RunLock] = weakref.WeakSet()
-
-
-def _release_in_child() -> None:
-    """Close inherited locks: a forked worker that outlives its killed parent must not keep the run locked."""
-    for lock in list(_held):
-        lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_in_child)

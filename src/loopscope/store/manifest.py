@@ -7,7 +7,6 @@ ranges are declared here once; a manifest that does not keep to them is refused 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     ConfigDict,
     Field,
     JsonValue,
@@ -25,7 +25,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic takes that of `typing` from Python 3.12 on
 
-from loopscope.errors import LoopscopeError, setting
+from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.store.hashing import Sha256, Stored, json_bytes, sha256_bytes
 from loopscope.store.schema import SCHEMA_VERSION, TABLES, Level, Table, ends_of
 
@@ -45,16 +45,19 @@ REQUESTED_BY = {"certificates": "certify", "trace": "trace", "longer_steps": "sc
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """A range of consecutive examples of one task; it is measured and committed as a whole."""
+    """A range of consecutive examples of one task; it is measured and committed as a whole.
+
+    Attributes:
+        index: Number of the unit in the run, from 0; it names the unit's files.
+        start: First `row` of the unit.
+        stop: One past its last `row`.
+    """
 
     index: int
-    """Number of the unit in the run, from 0; it names the unit's files."""
     task: str
     split: str
     start: int
-    """First `row` of the unit."""
     stop: int
-    """One past its last `row`."""
 
     @property
     def name(self) -> str:
@@ -68,50 +71,57 @@ class WorkUnit:
 
 
 class ModelInfo(Stored):
-    """The looped model and the exact weights that were read."""
+    """The looped model and the exact weights that were read.
+
+    Attributes:
+        spec: What the user typed: a hub name, a folder, an embedded model.
+        name: The name that tables show.
+        revision: Resolved revision on the hub; absent for folders and embedded models.
+        weights: SHA-256 of every weight file by its name inside the checkpoint; of a model without files, of its
+            tensors and of its class's code; empty for random weights.
+        boundary: Where the state is taken, in a phrase.
+        design: What tells models of its family apart, where the family says it: `topology`, `injection`,
+            `depth_prior`.
+    """
 
     spec: str
-    """What the user typed: a hub name, a folder, an embedded model."""
     name: str
-    """The name that tables show."""
     family: str
     revision: str | None = None
-    """Resolved revision on the hub; absent for folders and embedded models."""
     weights: dict[str, Sha256]
-    """SHA-256 of every weight file by its name inside the checkpoint; of a model without files, of its tensors and of
-    its class's code; empty for random weights."""
     config_sha256: Sha256 | None = None
     dtype: str
     affine_readout: bool
     boundary: str
-    """Where the state is taken, in a phrase."""
     trained_depth: Depth | None = None
     design: dict[str, str] = Field({})
-    """What tells models of its family apart, where the family says it: `topology`, `injection`, `depth_prior`."""
     random_weights: bool = False
     toy: bool = False
 
 
 class TaskInfo(Stored):
-    """One task of a run: which examples, worded how."""
+    """One task of a run: which examples, worded how.
+
+    Attributes:
+        subset: Named subset, such as `train256`.
+        rows: Examples measured in this run.
+        rows_available: Examples of the split before any choice.
+        ids_sha256: `ids_sha256` of the measured examples, in order.
+        skipped: Identifiers left out by the length policy.
+    """
 
     name: str
     split: str
     subset: str | None = None
-    """Named subset, such as `train256`."""
     kind: Literal["solution", "options"]
     rows: Rows
-    """Examples measured in this run."""
     rows_available: Rows
-    """Examples of the split before any choice."""
     limit: Rows | None = None
     ids_sha256: Sha256
-    """`ids_sha256` of the measured examples, in order."""
     data_sha256: Sha256
     data_revision: str | None = None
     template_sha256: Sha256
     skipped: tuple[str, ...] = ()
-    """Identifiers left out by the length policy."""
 
 
 class Dtypes(Stored):
@@ -125,13 +135,16 @@ class Dtypes(Stored):
 
 
 class BatchInfo(Stored):
-    """How examples are put together into batches."""
+    """How examples are put together into batches.
+
+    Attributes:
+        size: Examples in a batch, where that is fixed.
+        token_budget: Padded tokens in a batch, where that decides.
+    """
 
     policy: str
     size: Rows | None = None
-    """Examples in a batch, where that is fixed."""
     token_budget: Annotated[int, Field(ge=1, le=2**40)] | None = None
-    """Padded tokens in a batch, where that decides."""
     padding: str = "right"
 
 
@@ -155,7 +168,17 @@ _SETTINGS = TypeAdapter(StoredSettings)
 
 
 class Manifest(Stored):
-    """Everything that identifies a run."""
+    """Everything that identifies a run.
+
+    Attributes:
+        transitions: Each t of an update t → t+1 that is analysed; of a chord k → R, k + 100000·(R − k − 1).
+        depths: Depths at which the utility is stored; both ends of every transition are among them.
+        libraries: Versions of the libraries whose arithmetic or file format enters the run.
+        seeds: Of what is drawn at random: `initial_state` where the model draws one, `random_weights`.
+        unit_size: Examples in a work unit.
+        settings: Any further setting that decides a number: length policy, gate threshold, implementation.
+        command_line: The command, as typed; the log has it, and the file only in runs of schema version 1.
+    """
 
     schema_version: PositiveInt = SCHEMA_VERSION
     loopscope_version: str
@@ -164,25 +187,18 @@ class Manifest(Stored):
     tokenizer_sha256: Sha256 | None = None
     tasks: Annotated[tuple[TaskInfo, ...], Field(min_length=1)]
     transitions: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(max_length=MOST_TRANSITIONS)]
-    """Each t of an update t → t+1 that is analysed; of a chord k → R, k + 100000·(R − k − 1)."""
     depths: Annotated[tuple[Depth, ...], Field(min_length=1, max_length=2 * MOST_TRANSITIONS)]
-    """Depths at which the utility is stored; both ends of every transition are among them."""
     level: Level
     tokens: bool = False
     paths: bool = False
     dtypes: Dtypes
     device: str
     libraries: dict[str, str]
-    """Versions of the libraries whose arithmetic or file format enters the run."""
     seeds: dict[str, int]
-    """Of what is drawn at random: `initial_state` where the model draws one, `random_weights`."""
     batch: BatchInfo
     unit_size: Rows
-    """Examples in a work unit."""
     settings: Annotated[dict[str, JsonValue], AfterValidator(_SETTINGS.validate_python)] = Field({})
-    """Any further setting that decides a number: length policy, gate threshold, implementation."""
     command_line: tuple[str, ...] = ()
-    """The command, as typed; the log has it, and the file only in runs of schema version 1."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -217,9 +233,9 @@ class Manifest(Stored):
         """The rule by which H_0 was drawn, `question` unless the run says otherwise; None where no seed is named."""
         if "initial_state" not in self.seeds:
             return None
-        _, _, spelled = self.model.spec.rpartition("initial_state=")
-        chosen = spelled.partition(",")[0] if "initial_state=" in self.model.spec else "question"
-        return str(self.settings.get("initial_state", chosen))
+        # Older runs spell it in the model's name.
+        spelled = self.model.spec.rpartition("initial_state=")[2].partition(",")[0]
+        return str(self.settings.get("initial_state", spelled if "initial_state=" in self.model.spec else "question"))
 
     @property
     def lens(self) -> int:
@@ -254,6 +270,10 @@ class Manifest(Stored):
         return sha256_bytes(self.encode())
 
 
+class _Version(BaseModel):
+    schema_version: PositiveInt
+
+
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Read a manifest of this schema version or an older one, of which fields that are gone are left out.
 
@@ -262,19 +282,16 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         ValueError: it is not what loopscope writes.
     """
     try:
-        version = json.loads(data)["schema_version"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ValueError("it is not JSON with a schema version") from error
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise LoopscopeError(
-            f"{where} has schema version {str(version)[:20]} and this loopscope reads versions up to {SCHEMA_VERSION}:"
-            " upgrade loopscope to read it"
-        )
-    try:
+        version = _Version.model_validate_json(data, strict=True).schema_version
+        if version > SCHEMA_VERSION:
+            raise LoopscopeError(
+                f"{where} has schema version {str(version)[:20]} and this loopscope reads versions up to"
+                f" {SCHEMA_VERSION}: upgrade loopscope to read it"
+            )
         manifest = Manifest.model_validate_json(data, strict=True, extra="ignore")
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(name) for name in first["loc"]) or "the whole"
+        field = ".".join(map(str, first["loc"])) or "the whole"
         raise ValueError(f"{field}: {first['msg'][:200]}") from error
     vars(manifest)["digest"] = sha256_bytes(data)
     return manifest
@@ -288,7 +305,7 @@ class Difference(NamedTuple):
     new: Any
 
     def __str__(self) -> str:
-        return f"{self.field} was {_short(self.old)}, is now {_short(self.new)}"
+        return f"{self.field} was {shown(self.old)}, is now {shown(self.new)}"
 
 
 _ABSENT = "absent"
@@ -296,13 +313,14 @@ _ABSENT = "absent"
 
 def differences(old: Manifest, new: Manifest) -> list[Difference]:
     """Every field that forbids `new` to continue the run of `old`, the protocol first, then in the manifest's order."""
-    one, other = (_compared(manifest) for manifest in (old, new))
+    one, other = (dict(_flat("", _compared(manifest))) for manifest in (old, new))
     # Older manifests name this seed for every model. Whether a model draws a state follows from the model.
-    if not ("initial_state" in one["seeds"] and "initial_state" in other["seeds"]):
-        for payload in (one, other):
-            payload["seeds"].pop("initial_state", None)
+    if not ("seeds.initial_state" in one and "seeds.initial_state" in other):
+        for flat in (one, other):
+            flat.pop("seeds.initial_state", None)
+    found = (Difference(name, one.get(name, _ABSENT), other.get(name, _ABSENT)) for name in {**one, **other})
     # Other differences may follow from that of the protocols.
-    return sorted(_walk("", one, other), key=lambda entry: entry.field != "settings.protocol")
+    return sorted((each for each in found if each.old != each.new), key=lambda each: each.field != "settings.protocol")
 
 
 def _compared(manifest: Manifest) -> dict[str, Any]:
@@ -314,16 +332,9 @@ def _compared(manifest: Manifest) -> dict[str, Any]:
     return payload
 
 
-def _walk(field: str, old: Any, new: Any) -> Iterator[Difference]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in dict.fromkeys([*old, *new]):
-            yield from _walk(f"{field}.{name}".lstrip("."), old.get(name, _ABSENT), new.get(name, _ABSENT))
-    elif old != new:
-        yield Difference(field, old, new)
-
-
-def _short(value: Any) -> str:
-    if value == _ABSENT or isinstance(value, dict):
-        return _ABSENT if value == _ABSENT else "present"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:28] + "…" + text[-28:]
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{name}.{key}" if name else key, inner)
+    else:
+        yield name, value

@@ -15,7 +15,7 @@ from typing import Any
 from loopscope.errors import LoopscopeError
 from loopscope.store.atomic import clear_write_errors
 from loopscope.store.manifest import Manifest
-from loopscope.store.records import RunLayout
+from loopscope.store.records import RunLayout, event_line
 from loopscope.store.run import StoredRun
 from loopscope.store.verification import records_sha256, stored_verification, verify
 from loopscope.training_steps import training_step
@@ -77,9 +77,11 @@ def write_public_copy(run: StoredRun, folder: Path) -> StoredRun:
             layout.record(unit).write_bytes(sealed.encode())
         if run.vocabulary is not None:
             shutil.copyfile(run.layout.vocabulary, layout.vocabulary)
-        kept = [{name: event[name] for name in ("event", "unit", "names") if name in event}
-                for event in run.events if event.get("event") == "ways"]  # fmt: skip
-        layout.events.write_text("".join(json.dumps(event) + "\n" for event in kept))
+        logged = [event for event in run.events if event.get("event") == "ways"]
+        kept: list[dict[str, Any]] = [
+            {name: event[name] for name in ("event", "unit", "names") if name in event} for event in logged
+        ]
+        layout.events.write_bytes(b"".join(event_line(event) for event in kept))
         copy, compared = StoredRun(folder), stored_verification(run)
         if compared is not None:
             sealed_again = compared.model_copy(update={"records_sha256": records_sha256(copy)})

@@ -1,18 +1,21 @@
 """Where everything is in a run directory, its commit records, and what makes a unit count.
 
-A unit counts if its record is there, matches its own digest, names this manifest, and its files match their hashes.
-The record is written after the unit's shards. Nothing is parsed before its hash has matched.
+A unit counts if its record is there, matches its own digest and names this manifest. The record is written after the
+unit's shards and holds their hashes. Nothing is parsed before its hash has matched.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.regular_files import read_regular
+from loopscope.limits import read_regular
 from loopscope.store.hashing import SealedJson, Sha256, Stored, sha256_bytes
 from loopscope.store.manifest import Manifest, WorkUnit, decode_manifest
 from loopscope.store.schema import SCHEMA_VERSION, TABLES
@@ -22,33 +25,35 @@ REPAIR = "the same `measure` command repairs it in place"
 
 
 class RunLayout:
-    """The paths inside one run directory."""
+    """The paths inside one run directory.
+
+    Attributes:
+        events: the log with times; no number depends on it.
+        vocabulary: the text of every token id, for a run with a lens.
+        verification: what `loopscope verify --bitwise` compared last.
+        parts: what was saved of units that are being measured, so that a kill loses little of a long unit.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = path / "manifest.json"
         self.events = path / "events.jsonl"
-        """The log with times; no number depends on it."""
         self.vocabulary = path / "vocabulary.json"
-        """The text of every token id, for a run with a lens."""
         self.verification = path / "verification.json"
-        """What `loopscope verify --bitwise` compared last."""
         self.lock = path / ".loopscope.lock"
         self.parts = path / "partial"
-        """Parts of units that are being measured: what was saved so that a kill loses little of a long unit."""
 
-    def record(self, unit: WorkUnit, part: int | None = None) -> Path:
-        """The commit record of a unit, or of a part of one."""
-        return self._of("units", unit, part, "json")
+    def record(self, unit: WorkUnit) -> Path:
+        """The commit record of a unit."""
+        return self.path / "units" / f"{unit.name}.json"
 
-    def shard(self, table: str, unit: WorkUnit, part: int | None = None) -> Path:
-        """The file of a unit, or of a part of one, in a table."""
-        return self._of(table, unit, part, "parquet")
+    def shard(self, table: str, unit: WorkUnit) -> Path:
+        """The file of a unit in a table."""
+        return self.path / table / f"{unit.name}.parquet"
 
-    def _of(self, folder: str, unit: WorkUnit, part: int | None, suffix: str) -> Path:
-        if part is None:
-            return self.path / folder / f"{unit.name}.{suffix}"
-        return self.parts / folder / f"{unit.name}-{part:04d}.{suffix}"
+    def part(self, unit: WorkUnit, manifest: Manifest, content: bytes) -> Path:
+        """The file of some rows of a unit, whose name says that it is whole and of this run."""
+        return self.parts / f"{unit.name}-{sha256_bytes(manifest.digest.encode() + content)}.zip"
 
     def unit_files(self) -> list[Path]:
         """Every record, then every shard, whatever unit they are of, partial ones included."""
@@ -83,19 +88,22 @@ class UnitRecord(SealedJson):
     manifest_sha256: Sha256
     shards: tuple[Shard, ...]
 
+    @classmethod
+    def of(cls, unit: WorkUnit, manifest: Manifest, shards: Sequence[Shard]) -> UnitRecord:
+        """The record of a unit that was measured under a manifest."""
+        return cls(
+            unit=unit.index,
+            task=unit.task,
+            split=unit.split,
+            start=unit.start,
+            stop=unit.stop,
+            manifest_sha256=manifest.digest,
+            shards=tuple(shards),
+        )
+
     def shard(self, table: str) -> Shard:
         """The shard in one table."""
         return next(shard for shard in self.shards if shard.table == table)
-
-    def check(self, unit: WorkUnit, manifest: Manifest) -> None:
-        """Raises `DamageError` unless this is the record of that unit of that run."""
-        if self.manifest_sha256 != manifest.digest:
-            raise OtherManifestError("the record belongs to another manifest")
-        if WorkUnit(self.unit, self.task, self.split, self.start, self.stop) != unit:
-            raise DamageError("the record is of another unit")
-        # An older run may hold tables that are gone since.
-        if not {table.name for table in manifest.tables()} <= {shard.table for shard in self.shards}:
-            raise DamageError("the record names other tables than the run has")
 
 
 class DamageError(Exception):
@@ -106,35 +114,30 @@ class OtherManifestError(DamageError):
     """A sound record that was measured under another manifest."""
 
 
-def read_record(layout: RunLayout, unit: WorkUnit, manifest: Manifest, part: int | None = None) -> UnitRecord:
-    """The sound record of a unit, or of a part of one, under this manifest, whose files have the right sizes.
+def read_record(layout: RunLayout, unit: WorkUnit, manifest: Manifest) -> UnitRecord:
+    """The sound record of a unit under this manifest.
 
     Raises:
         DamageError: why the unit does not count.
     """
     try:
-        record = UnitRecord.decode(read_regular(layout.record(unit, part)))
+        record = UnitRecord.decode(read_regular(layout.record(unit)))
     except OSError as error:
         raise DamageError(f"the record cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise DamageError("the record does not match its own digest") from error
-    record.check(unit, manifest)
-    for table in manifest.tables():
-        path, bytes_ = layout.shard(table.name, unit, part), record.shard(table.name).bytes
-        try:
-            found = path.stat().st_size
-        except OSError:
-            raise DamageError(f"{table.name}/{path.name} is gone") from None
-        if found != bytes_:
-            raise DamageError(f"{table.name}/{path.name} has {found} bytes instead of {bytes_}")
+    if record.manifest_sha256 != manifest.digest:
+        raise OtherManifestError("the record belongs to another manifest")
+    # An older run may hold tables that are gone since.
+    missing = {table.name for table in manifest.tables()} - {shard.table for shard in record.shards}
+    if missing or record.unit != unit.index:
+        raise DamageError("the record is of another unit or of other tables")
     return record
 
 
-def read_shard_bytes(
-    layout: RunLayout, unit: WorkUnit, record: UnitRecord, table: str, part: int | None = None
-) -> bytes:
+def read_shard_bytes(layout: RunLayout, unit: WorkUnit, record: UnitRecord, table: str) -> bytes:
     """The bytes of a shard, which are those of its record; raises `DamageError` otherwise."""
-    path = layout.shard(table, unit, part)
+    path = layout.shard(table, unit)
     try:
         data = read_regular(path, most=record.shard(table).bytes)
     except OSError as error:
@@ -165,24 +168,68 @@ def read_manifest(layout: RunLayout) -> Manifest:
         raise LoopscopeError(f"{layout.manifest} is damaged ({error}): {remedy}") from error
 
 
-def read_records(layout: RunLayout, manifest: Manifest) -> tuple[dict[int, UnitRecord], dict[int, str]]:
+def read_records(
+    layout: RunLayout, manifest: Manifest, *, contents: bool = False
+) -> tuple[dict[int, UnitRecord], dict[int, str]]:
     """The records of the units that count, and why the other recorded units do not, by the number of the unit.
+
+    Args:
+        layout: of the run.
+        manifest: of the run.
+        contents: whether the hashes of all shards are checked, too.
 
     Raises:
         LoopscopeError: every sound record was measured under another manifest than this one.
     """
-    recorded = layout.recorded()
-    records: dict[int, UnitRecord] = {}
-    damage: dict[int, DamageError] = {}
+    recorded, records, damage = layout.recorded(), {}, {}
+    altered = False
     for unit in manifest.units():
         if unit.name in recorded:
             try:
-                records[unit.index] = read_record(layout, unit, manifest)
+                record = read_record(layout, unit, manifest)
+                for table in manifest.tables() if contents else ():
+                    read_shard_bytes(layout, unit, record, table.name)
+                records[unit.index] = record
             except DamageError as error:
-                damage[unit.index] = error
-    if not records and any(isinstance(error, OtherManifestError) for error in damage.values()):
+                damage[unit.index] = str(error)
+                altered |= isinstance(error, OtherManifestError)
+    if altered and not records:
         raise LoopscopeError(
             f"{layout.manifest} was altered (its records were measured under another one): put back a copy of it,"
             f" or choose another {setting('output')}"
         )
-    return records, {index: str(error) for index, error in damage.items()}
+    return records, damage
+
+
+_SEAL = b', "sha256": "'
+
+
+def event_line(entry: Mapping[str, Any]) -> bytes:
+    """A line of the log, which ends with the digest of the rest of it."""
+    body = json.dumps(entry).encode()
+    return body[:-1] + _SEAL + sha256_bytes(body).encode() + b'"}\n'
+
+
+def read_events(layout: RunLayout) -> list[dict[str, Any]]:
+    """What happened and when, oldest first; what a kill left of a last line is left out.
+
+    Raises:
+        LoopscopeError: the log cannot be read, or a line does not match its digest.
+    """
+    path, events = layout.events, []
+    try:
+        data = read_regular(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise LoopscopeError(f"cannot read {path} ({error.strerror}): move it away") from error
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        body, _, digest = line.rpartition(_SEAL)
+        if digest == sha256_bytes(body + b"}").encode() + b'"}':
+            events.append(json.loads(body + b"}"))
+        elif _SEAL in data:
+            raise LoopscopeError(f"{path} is damaged in line {number}: remove that line, no number depends on it")
+        else:  # of schema version 1 or 2
+            with suppress(ValueError, RecursionError):
+                events.append(json.loads(line))
+    return [event for event in events if isinstance(event, dict)]

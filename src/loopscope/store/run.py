@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError, setting, text
-from loopscope.regular_files import read_regular
+from loopscope.limits import read_regular
 from loopscope.store.atomic import write_atomically
 from loopscope.store.hashing import SealedJson, Sha256
 from loopscope.store.manifest import REQUESTED_BY, Manifest, WorkUnit
-from loopscope.store.records import REPAIR, DamageError, RunLayout, read_manifest, read_records, read_shard_bytes
+from loopscope.store.records import (
+    REPAIR,
+    DamageError,
+    RunLayout,
+    read_events,
+    read_manifest,
+    read_records,
+    read_shard_bytes,
+)
 from loopscope.store.schema import TABLES, Table
-
-if TYPE_CHECKING:
-    import polars as pl
-    import pyarrow as pa  # type: ignore[import-untyped]
+from loopscope.store.shards import arrow_schema, decode
 
 
 class StoredRun:
     """A run directory.
 
-    Opening reads the manifest and the commit records and looks at the sizes of the shards; contents are read when asked
+    Opening reads the manifest and the commit records; contents are read, and compared with their hashes, when asked
     for. A unit that was not measured yet is missing, not an error: an unfinished run can be studied. A unit that was
     measured and is damaged is an error of everything that reads, for a mean over the rest would be one of other rows.
     """
@@ -58,24 +64,14 @@ class StoredRun:
         self._require_sound()
         return len(self.unit_records) == len(self.units)
 
-    def stored_rows(self, table: str) -> int:
-        """How many rows of a table are stored, by the records of the units alone."""
-        return sum(record.shard(table).rows for record in self.unit_records.values())
-
     @property
     def events(self) -> list[dict[str, Any]]:
-        """What happened and when, oldest first; lines that are not JSON objects are left out."""
-        try:
-            lines = read_regular(self.layout.events).splitlines()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise LoopscopeError(f"cannot read {self.layout.events} ({error.strerror}): move it away") from error
-        events = []
-        for line in lines:
-            with suppress(ValueError, RecursionError):
-                events.append(json.loads(line))
-        return [event for event in events if isinstance(event, dict)]
+        """What happened and when, oldest first.
+
+        Raises:
+            LoopscopeError: the log is damaged.
+        """
+        return read_events(self.layout)
 
     @cached_property
     def records(self) -> pl.DataFrame:
@@ -120,28 +116,20 @@ class StoredRun:
             LoopscopeError: the file is damaged.
         """
         path = self.layout.vocabulary
-        if self.manifest.schema_version == 1:
+        if self.manifest.schema_version == 1 or not path.exists():
             return None
         try:
             stored = Vocabulary.decode(read_regular(path))
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError) as error:
             raise LoopscopeError(f"{path} is damaged: remove it and give the same `measure` command again") from error
         return list(stored.texts) if stored.tokenizer_sha256 == self.manifest.tokenizer_sha256 else None
 
-    def read_shard(self, table: str, unit: WorkUnit, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of one unit in one table, or some columns of them."""
-        import pyarrow as pa
-
-        from loopscope.store.shards import decode
-
+    def read_shard(self, table: str, unit: WorkUnit) -> pa.Table:
+        """The rows of one unit in one table."""
         declared = self._require(table)
         try:
             record = self.unit_records[unit.index]
-            data = decode(
-                declared, read_shard_bytes(self.layout, unit, record, table), self.manifest.schema_version, columns
-            )
+            data = decode(declared, read_shard_bytes(self.layout, unit, record, table), self.manifest.schema_version)
             if len(data) != record.shard(table).rows:
                 raise ValueError(f"it has {len(data)} rows instead of {record.shard(table).rows}")
             return data
@@ -152,37 +140,18 @@ class StoredRun:
 
     def scan(self, table: str) -> pl.LazyFrame:
         """A table as a lazy frame over its shards, which are read and checked when the frame is collected."""
-        from polars.io.plugins import register_io_source
+        empty = pl.DataFrame(arrow_schema(self._require(table)).empty_table())
 
-        def rows(
-            columns: list[str] | None, predicate: pl.Expr | None, count: int | None, _: int | None
-        ) -> Iterator[pl.DataFrame]:
-            needed = columns if predicate is None else [*(columns or ()), *predicate.meta.root_names()]
-            for unit in self.present_units:
-                frame = _frame(self.read_shard(table, unit, None if columns is None else needed))
-                if predicate is not None:
-                    frame = frame.filter(predicate)
-                frame = frame.select(columns or pl.all()).head(frame.height if count is None else count)
-                yield frame
-                if count is not None and (count := count - frame.height) == 0:
-                    return
+        def rows_of(unit: WorkUnit) -> pl.DataFrame:
+            return pl.DataFrame(self.read_shard(table, unit))
 
-        import polars as pl
-
-        return register_io_source(rows, schema=self._empty(table).schema)
+        frames = [pl.defer(partial(rows_of, unit), schema=empty.schema) for unit in self.present_units]
+        return pl.concat([empty.lazy(), *frames])
 
     def read(self, table: str) -> pl.DataFrame:
         """A whole table as a frame."""
-        import pyarrow as pa
-
-        empty = self._empty(table)
-        shards = [self.read_shard(table, unit) for unit in self.present_units]
-        return _frame(pa.concat_tables(shards)) if shards else empty
-
-    def _empty(self, table: str) -> pl.DataFrame:
-        from loopscope.store.shards import arrow_schema
-
-        return _frame(arrow_schema(self._require(table)).empty_table())
+        empty = arrow_schema(self._require(table)).empty_table()
+        return pl.DataFrame(pa.concat_tables([empty, *(self.read_shard(table, unit) for unit in self.present_units)]))
 
     def _require_sound(self) -> None:
         if self.damage:
@@ -210,14 +179,6 @@ class StoredRun:
         done = f"{len(self.unit_records)} of {len(self.units)} units"
         damaged = f", {len(self.damage)} damaged" if self.damage else ""
         return f"<Run {self.path}: {self.manifest.model.name} on {tasks}, level {self.manifest.level}, {done}{damaged}>"
-
-
-def _frame(data: pa.Table) -> pl.DataFrame:
-    import polars as pl
-
-    frame = pl.from_arrow(data)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
 
 
 def is_run(folder: Path) -> bool:

@@ -7,7 +7,7 @@ or path is embedded. `table_problems` is what must hold for the rows of a unit i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -35,12 +35,6 @@ def arrow_type(column: Column) -> pa.DataType:
 def arrow_schema(table: Table) -> pa.Schema:
     """The Arrow schema of a table, which is also what its shards say when they are opened."""
     return pa.schema([pa.field(column.name, arrow_type(column), nullable=column.optional) for column in table.columns])
-
-
-def constants(manifest: Manifest, unit: WorkUnit) -> dict[str, Any]:
-    """The columns that are the same in every row of a unit."""
-    kind = manifest.task(unit.task, unit.split).kind
-    return {"task": unit.task, "split": unit.split, "kind": kind}
 
 
 def to_arrow(table: Table, data: TableData, fixed: Mapping[str, Any]) -> pa.Table:
@@ -106,9 +100,7 @@ def encode(table: Table, data: pa.Table) -> bytes:
     return contents
 
 
-def decode(
-    table: Table, contents: bytes, version: int = SCHEMA_VERSION, columns: Iterable[str] | None = None
-) -> pa.Table:
+def decode(table: Table, contents: bytes, version: int = SCHEMA_VERSION) -> pa.Table:
     """The rows of a shard that was written under a schema version, in the columns of this one.
 
     Columns that are newer than the shard are null; columns that are gone since are left out.
@@ -117,36 +109,33 @@ def decode(
         table: the declaration.
         contents: the file, whose bytes must have matched their hash.
         version: the schema version of the run.
-        columns: those to read; left out, all of them.
 
     Raises:
         ValueError: a column is missing, has another type, or holds what no measurement gives.
         pyarrow.ArrowException: the file is not a Parquet file.
     """
-    file = pq.ParquetFile(pa.BufferReader(contents))
-    names = set(table.names if columns is None else columns)
-    wanted = [column for column in table.columns if column.name in names]
-    held = [column.name for column in wanted if column.since <= version]
-    data = file.read([name for name in held if name in file.schema_arrow.names], use_threads=False)
-    arrays = []
-    for column in wanted:
-        kind = arrow_type(column)
-        if column.name not in held:
-            arrays.append(pa.nulls(file.metadata.num_rows, kind))
+    data = pq.ParquetFile(pa.BufferReader(contents)).read(use_threads=False)
+    schema, arrays = arrow_schema(table), []
+    for column, field in zip(table.columns, schema, strict=True):
+        if column.since > version:
+            arrays.append(pa.nulls(len(data), field.type))
             continue
-        if column.name not in data.column_names or data.column(column.name).type != kind:
+        if column.name not in data.column_names or data.column(column.name).type != field.type:
             raise ValueError(f"{table.name}.{column.name} is missing or has another type than declared")
         arrays.append(data.column(column.name))
         if problem := _range_problem(table, column, arrays[-1]):
             raise ValueError(problem.message)
-    return pa.Table.from_arrays(arrays, schema=pa.schema([arrow_schema(table).field(column.name) for column in wanted]))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a table of a unit."""
+    """One thing that is wrong with a table of a unit.
+
+    Attributes:
+        kind: `value`: a number that is not finite; `rows`: other rows or cells than the run has.
+    """
 
     kind: Literal["value", "rows"]
-    """`value`: a number that is not finite; `rows`: other rows or cells than the run has."""
     message: str
 
 
@@ -177,25 +166,20 @@ def table_problems(manifest: Manifest, unit: WorkUnit, table: Table, data: pa.Ta
         yield Problem("rows", f"{table.name}: a row occurs twice or out of order")
         return
     # How many token rows there are is not known from the manifest, but each update or depth has some.
-    stored = np.unique(keys[:, :2], axis=0)
-    second: Sequence[int] = (0,)
-    if len(table.key) > 1:
-        second = manifest.transitions
+    second: Sequence[int] = manifest.transitions if len(table.key) > 1 else (0,)
     if table.key[1:2] == ("depth",):
         second = manifest.depths if len(table.key) == 2 else range(1, manifest.depths[-1] + 1)
-    count = unit.size * len(second)
+    stored, count = np.unique(keys[:, :2], axis=0), unit.size * len(second)
     if len(stored) == count:
         expected = np.stack(np.meshgrid(np.arange(unit.start, unit.stop), second, indexing="ij"), -1).reshape(-1, 2)
-        if np.array_equal(stored, expected[:, : stored.shape[1]]):
-            return
-    yield Problem("rows", f"{table.name}: its {len(stored)} rows are not the {count} of the unit")
+    if len(stored) != count or not np.array_equal(stored, expected[:, : stored.shape[1]]):
+        yield Problem("rows", f"{table.name}: its {len(stored)} rows are not the {count} of the unit")
 
 
 def _with_example(problem: Problem, column: Column, data: pa.Table) -> Problem:
-    for index, value in enumerate(data.column(column.name).to_pylist()):
-        numbers = value if column.is_list else [value]
-        if value is not None and not np.all(np.abs(numbers) <= LARGEST):
-            named = "example_id" if "example_id" in data.column_names else "row"
-            where = f"{named.removesuffix('_id')} {data.column(named)[index].as_py()!r}"
-            return Problem("value", f"{problem.message} for {where}")
+    """The problem with the first example that has it."""
+    named = "example_id" if "example_id" in data.column_names else "row"
+    for example, value in zip(data.column(named).to_pylist(), data.column(column.name).to_pylist(), strict=True):
+        if value is not None and not np.all(np.abs(value) <= LARGEST):
+            return problem._replace(message=f"{problem.message} for {named.removesuffix('_id')} {example!r}")
     return problem

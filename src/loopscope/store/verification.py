@@ -13,7 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pydantic import Field
 
 from loopscope.errors import LoopscopeError
-from loopscope.regular_files import read_regular
+from loopscope.limits import read_regular
 from loopscope.store.atomic import PARTIAL, write_atomically
 from loopscope.store.hashing import SealedJson, Sha256, Stored, code_sha256, ids_sha256, sha256_bytes
 from loopscope.store.manifest import WorkUnit
@@ -34,16 +34,20 @@ class Finding(NamedTuple):
 
 
 class Comparison(Stored):
-    """What was computed again and compared bit for bit with what the run holds, or computed in two ways."""
+    """What was computed again and compared bit for bit with what the run holds, or computed in two ways.
+
+    Attributes:
+        largest: The largest difference of two numbers; 0 where all bits are the same, None where shapes or empty
+            cells differ.
+        first: Where the first difference is.
+    """
 
     what: str
     of: Literal["batches", "values"]
     compared: Count
     differing: Count
     largest: Annotated[float, Field(ge=0)] | None
-    """The largest difference of two numbers; 0 where all bits are the same, None where shapes or empty cells differ."""
     first: str | None = None
-    """Where the first difference is."""
 
     def __str__(self) -> str:
         largest = "empty cells differ" if self.largest is None else f"largest difference {self.largest:g}"
@@ -51,25 +55,31 @@ class Comparison(Stored):
 
 
 class StoredVerification(SealedJson):
-    """`verification.json`: how everything, measured again, differs from these records, and by which code."""
+    """`verification.json`: how everything, measured again, differs from these records, and by which code.
+
+    Attributes:
+        records_sha256: Digest of the commit records in unit order: the result is about these rows alone.
+    """
 
     loopscope_version: str
     code_sha256: Sha256
     device: str
     records_sha256: Sha256
-    """Digest of the commit records in unit order: the result is about these rows alone."""
     comparisons: tuple[Comparison, ...]
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a replay gives: its findings and what it compared."""
+    """What a replay gives: its findings and what it compared.
+
+    Attributes:
+        whole: Whether everything was computed again, not a sample.
+    """
 
     findings: tuple[Finding, ...]
     comparisons: tuple[Comparison, ...] = ()
     device: str = ""
     whole: bool = False
-    """Whether everything was computed again, not a sample."""
 
 
 Replay = Callable[[StoredRun], Replayed]
@@ -77,13 +87,16 @@ Replay = Callable[[StoredRun], Replayed]
 
 @dataclass(frozen=True)
 class Verification:
-    """What was checked and what is wrong."""
+    """What was checked and what is wrong.
+
+    Attributes:
+        rows: Rows read, by table.
+    """
 
     findings: tuple[Finding, ...]
     units_checked: int
     units_planned: int
     rows: dict[str, int]
-    """Rows read, by table."""
     replayed: Replayed | None = None
 
     @property
@@ -103,16 +116,8 @@ class Verification:
 
     def __repr__(self) -> str:
         result = "nothing wrong" if self.ok else f"{len(self.findings)} findings; {self.advice}"
-        return f"<Verification: {self.units_checked} of {self.units_planned} units checked, {result}>"
-
-    def _repr_html_(self) -> str:
-        from loopscope.display import element, html_table
-
-        compared = map(str, self.replayed.comparisons) if self.replayed else ()
-        parts = [element("p", line) for line in (repr(self).strip("<>"), *compared)]
-        if self.findings:
-            parts.append(html_table(["Finding", "Where", "What"], [tuple(finding) for finding in self.findings]))
-        return element("div", *parts)
+        head = f"<Verification: {self.units_checked} of {self.units_planned} units checked, {result}>"
+        return "\n".join(map(str, (head, *self.findings, *(self.replayed.comparisons if self.replayed else ()))))
 
 
 def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None) -> Verification:
@@ -124,21 +129,23 @@ def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None
     """
     # Opened anew: a run object may be older than what is on disk.
     run = StoredRun(run.path if isinstance(run, StoredRun) else run)
-    findings: list[Finding] = []
+    findings = [
+        Finding("damaged", f"unit {unit.name}", run.damage[unit.index])
+        if unit.index in run.damage
+        else Finding("missing", f"unit {unit.name}", "no record: it is not measured yet")
+        for unit in run.missing_units
+    ]
     rows = dict.fromkeys((table.name for table in run.manifest.tables()), 0)
-    ids: dict[tuple[str, str], list[str]] = {}
-    for unit in run.units:
-        if unit.index in run.damage:
-            findings.append(Finding("damaged", f"unit {unit.name}", run.damage[unit.index]))
-        elif unit.index not in run.unit_records:
-            findings.append(Finding("missing", f"unit {unit.name}", "no record: it is not measured yet"))
-        else:
-            findings += _unit(run, unit, rows, ids.setdefault((unit.task, unit.split), []))
+    ids: dict[tuple[str, str], list[str]] = {(task.name, task.split): [] for task in run.manifest.tasks}
+    for unit in run.present_units:
+        findings += _unit(run, unit, rows, ids[unit.task, unit.split])
+    findings.sort(key=lambda finding: finding.where)
     if not findings:
-        for task in run.manifest.tasks:
-            if ids_sha256(ids[task.name, task.split]) != task.ids_sha256:
-                where, message = f"{task.name} ({task.split})", "the example identifiers are not those of the manifest"
-                findings.append(Finding("examples", where, message))
+        findings += [
+            Finding("examples", f"{name} ({split})", "the example identifiers are not those of the manifest")
+            for name, split in ids
+            if ids_sha256(ids[name, split]) != run.manifest.task(name, split).ids_sha256
+        ]
     findings += _other_files(run)
     replayed = replay(run) if replay is not None and not findings else None
     if replayed is not None:
@@ -174,9 +181,13 @@ def _other_files(run: StoredRun) -> Iterator[Finding]:
             yield Finding("leftover", where, "an unfinished write; the next command removes it")
         elif path.suffix in (".json", ".parquet") and path.stem not in units:
             yield Finding("stranger", where, "no unit of the run has this file")
-    for path, read in ((run.layout.events, "events"), (run.layout.vocabulary, "vocabulary")):
+    for path, read in (
+        (run.layout.events, lambda: run.events),
+        (run.layout.vocabulary, lambda: run.vocabulary),
+        (run.layout.verification, lambda: stored_verification(run)),
+    ):
         try:
-            getattr(run, read)
+            read()
         except LoopscopeError as error:
             yield Finding("stranger", path.name, str(error))
 

@@ -10,12 +10,13 @@ Several processes of one launch may write together: process i of n commits the u
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,20 +27,20 @@ from loopscope.store.atomic import PARTIAL, RunLock, clear_write_errors, require
 from loopscope.store.hashing import sha256_bytes
 from loopscope.store.manifest import Manifest, WorkUnit, differences
 from loopscope.store.records import (
-    DamageError,
     NoRunError,
     RunLayout,
     Shard,
     UnitRecord,
+    event_line,
     read_manifest,
-    read_record,
     read_records,
-    read_shard_bytes,
 )
 from loopscope.store.run import StoredRun
-from loopscope.store.shards import TableData, constants, decode, encode, table_problems, to_arrow
+from loopscope.store.shards import TableData, decode, encode, table_problems, to_arrow
 
 Status = Literal["new", "resumed", "finished"]
+Arrow = dict[str, pa.Table]
+"""The rows of a unit by table."""
 
 
 def open_or_create(path: str | os.PathLike[str], manifest: Manifest, rank: int = 0, ranks: int = 1) -> RunWriter:
@@ -62,17 +63,13 @@ def open_or_create(path: str | os.PathLike[str], manifest: Manifest, rank: int =
     _agreed_manifest(layout, manifest)
     with clear_write_errors(layout.path):
         layout.path.mkdir(parents=True, exist_ok=True)
-    lock = RunLock(_lock_of(layout, rank))
+    lock = RunLock(layout.lock if rank == 0 else layout.lock.with_name(f"{layout.lock.name}.{rank}"))
     lock.acquire()
     try:
         return RunWriter(layout, manifest, lock, rank, ranks)
     except BaseException:
         lock.release()
         raise
-
-
-def _lock_of(layout: RunLayout, rank: int) -> Path:
-    return layout.lock if rank == 0 else layout.lock.with_name(f"{layout.lock.name}.{rank}")
 
 
 class RunWriter:
@@ -82,11 +79,11 @@ class RunWriter:
         self._layout, self._lock, self._rank, self._ranks = layout, lock, rank, ranks
         self.manifest = _agreed_manifest(layout, manifest)
         self.units = self.manifest.units()
-        require_plain(layout.events)
+        self._tables = self.manifest.tables()
         begun = layout.manifest.exists()
         if rank == 0:
             self._settle()
-        self._records, damage = self._sound_records()
+        self._records, damage = read_records(layout, self.manifest, contents=True)
         self.discarded = tuple(f"unit {index}: {reason}" for index, reason in sorted(damage.items()))
         """What was damaged and will be measured again, one line each."""
         if rank == 0:
@@ -125,19 +122,26 @@ class RunWriter:
             raise ValueError(f"{unit} is not a unit of this run")
         if unit.index in self._records:
             return self._records[unit.index]
-        arrow = self._with_parts(unit, self._arrow(unit, tables))
+        measured = self._arrow(unit, tables)
+        arrow = self._with_parts(unit, measured) if unit.index in self._parts else measured
         self._check(unit, arrow)
         record = self._records[unit.index] = self._write(unit, arrow)
-        for path in self._layout.parts.rglob(f"{unit.name}-*"):
+        for path in self._layout.parts.glob(f"{unit.name}-*"):
             path.unlink(missing_ok=True)
         self.log("unit", unit=unit.index, bytes=sum(shard.bytes for shard in record.shards))
         return record
 
     def save(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> None:
         """Keep some rows of a unit that is being measured, so that a kill does not lose them."""
-        parts, arrow = self._parts.setdefault(unit.index, []), self._arrow(unit, tables)
-        self._write(unit, arrow, part=len(parts))
-        parts.append(arrow)
+        arrow, content = self._arrow(unit, tables), BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            for table in self._tables:
+                archive.writestr(table.name, encode(table, arrow[table.name]))
+        with clear_write_errors(self._layout.parts):
+            self._layout.parts.mkdir(exist_ok=True)
+        part = content.getvalue()
+        write_atomically(self._layout.part(unit, self.manifest, part), part)
+        self._parts.setdefault(unit.index, []).append(arrow)
 
     def saved(self) -> dict[WorkUnit, frozenset[int]]:
         """The rows of pending units that are saved and need not be measured again."""
@@ -156,15 +160,13 @@ class RunWriter:
         A line that cannot be written (disk full) is dropped: the shard that is written next reports the same failure.
         """
         entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
-        # An empty line first, in case a kill cut off the last one.
-        line = b"\n" * (event == self.status) + json.dumps(entry).encode() + b"\n"
         with suppress(OSError), self._layout.events.open("ab", buffering=0) as file:
-            file.write(line)
+            file.write(event_line(entry))
 
     def close(self) -> None:
         """Give the directory free for the next writer."""
         if self._rank:
-            _lock_of(self._layout, self._rank).unlink(missing_ok=True)
+            self._lock.path.unlink(missing_ok=True)
         self._lock.release()
 
     def __enter__(self) -> RunWriter:
@@ -178,23 +180,16 @@ class RunWriter:
         for other in self.path.glob(f"{self._layout.lock.name}.*"):  # left by another launch, or still held by it
             with RunLock(other):
                 other.unlink()
+        require_plain(self._layout.events)
         if not self._layout.manifest.exists():
             write_atomically(self._layout.manifest, self.manifest.encode())
         with clear_write_errors(self.path):
-            for name in ("units", *(table.name for table in self.manifest.tables())):
+            for name in ("units", *(table.name for table in self._tables)):
                 (self.path / name).mkdir(exist_ok=True)
             sync_folder(self.path)
-
-    def _sound_records(self) -> tuple[dict[int, UnitRecord], dict[int, str]]:
-        """The records of units whose files match their hashes, and why the others do not count."""
-        records, damage = read_records(self._layout, self.manifest)
-        for index, record in records.items():
-            try:
-                for table in self.manifest.tables():
-                    read_shard_bytes(self._layout, self.units[index], record, table.name)
-            except DamageError as error:
-                damage[index] = str(error)
-        return {index: record for index, record in records.items() if index not in damage}, damage
+            if self._layout.events.exists():  # without what a kill left of its last line
+                with self._layout.events.open("rb+") as file:
+                    file.truncate(file.read().rfind(b"\n") + 1)
 
     def _clean(self) -> None:
         """Remove the files of units that do not count: records first, so that none is without its shards."""
@@ -206,42 +201,36 @@ class RunWriter:
                     path.unlink(missing_ok=True)
             sync_folder(self.path / "units")
 
-    def _saved_parts(self) -> dict[int, list[dict[str, pa.Table]]]:
+    def _saved_parts(self) -> dict[int, list[Arrow]]:
         """The sound parts of pending units; one that is torn or of another run is measured again."""
-        parts: dict[int, list[dict[str, pa.Table]]] = {}
-        by_name = {unit.name: unit for unit in self.pending()}
-        for path in sorted((self._layout.parts / "units").glob("*-*.json")):
-            name, _, number = path.stem.partition("-")
-            with suppress(KeyError, ValueError, DamageError, pa.ArrowException):
-                unit, part = by_name[name], int(number)
-                record = read_record(self._layout, unit, self.manifest, part)
-                parts.setdefault(unit.index, []).append(
-                    {
-                        table.name: decode(table, read_shard_bytes(self._layout, unit, record, table.name, part))
-                        for table in self.manifest.tables()
-                    }
-                )
+        parts: dict[int, list[Arrow]] = {}
+        for unit in self.pending():
+            for path in sorted(self._layout.parts.glob(f"{unit.name}-*.zip")):
+                part = path.read_bytes() if path.is_file() else b""
+                if path == self._layout.part(unit, self.manifest, part):
+                    archive = zipfile.ZipFile(BytesIO(part))
+                    rows = {table.name: decode(table, archive.read(table.name)) for table in self._tables}
+                    parts.setdefault(unit.index, []).append(rows)
         return parts
 
-    def _arrow(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> dict[str, pa.Table]:
-        declared = {table.name: table for table in self.manifest.tables()}
+    def _arrow(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> Arrow:
+        declared = {table.name: table for table in self._tables}
         if set(tables) != set(declared):
             raise ValueError(f"this run has the tables {sorted(declared)}, got {sorted(tables)}")
-        fixed = constants(self.manifest, unit)
+        kind = self.manifest.task(unit.task, unit.split).kind
+        fixed = {"task": unit.task, "split": unit.split, "kind": kind}
         return {name: to_arrow(table, tables[name], fixed) for name, table in declared.items()}
 
-    def _with_parts(self, unit: WorkUnit, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    def _with_parts(self, unit: WorkUnit, measured: Arrow) -> Arrow:
         """The rows with those that were saved before and are not among them."""
-        measured = _rows(tables)
-        parts = [part for part in self._parts.pop(unit.index, []) if not _rows(part) & measured]
-        return {
-            table.name: to_arrow(table, pa.concat_tables([part[table.name] for part in (*parts, tables)]), {})
-            for table in self.manifest.tables()
-        }
+        rows = _rows(measured)
+        parts = [*(part for part in self._parts.pop(unit.index) if not _rows(part) & rows), measured]
+        whole = {table.name: pa.concat_tables([part[table.name] for part in parts]) for table in self._tables}
+        return self._arrow(unit, whole)
 
-    def _check(self, unit: WorkUnit, arrow: Mapping[str, pa.Table]) -> None:
+    def _check(self, unit: WorkUnit, arrow: Arrow) -> None:
         """Refuse what `verify` would report."""
-        for table in self.manifest.tables():
+        for table in self._tables:
             for problem in table_problems(self.manifest, unit, table, arrow[table.name]):
                 if problem.kind == "value":
                     raise LoopscopeError(
@@ -250,32 +239,19 @@ class RunWriter:
                     )
                 raise ValueError(f"unit {unit.index}: {problem.message}")
 
-    def _write(self, unit: WorkUnit, tables: Mapping[str, pa.Table], part: int | None = None) -> UnitRecord:
+    def _write(self, unit: WorkUnit, arrow: Arrow) -> UnitRecord:
         """Write shards, then their record."""
         shards = []
-        for table in self.manifest.tables():
-            content, rows = encode(table, tables[table.name]), len(tables[table.name])
-            self._write_file(self._layout.shard(table.name, unit, part), content)
+        for table in self._tables:
+            content, rows = encode(table, arrow[table.name]), len(arrow[table.name])
+            write_atomically(self._layout.shard(table.name, unit), content)
             shards.append(Shard(table=table.name, rows=rows, bytes=len(content), sha256=sha256_bytes(content)))
-        record = UnitRecord(
-            unit=unit.index,
-            task=unit.task,
-            split=unit.split,
-            start=unit.start,
-            stop=unit.stop,
-            manifest_sha256=self.manifest.digest,
-            shards=tuple(shards),
-        )
-        self._write_file(self._layout.record(unit, part), record.encode())
+        record = UnitRecord.of(unit, self.manifest, shards)
+        write_atomically(self._layout.record(unit), record.encode())
         return record
 
-    def _write_file(self, path: Path, content: bytes) -> None:
-        with clear_write_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
 
-
-def _rows(*parts: Mapping[str, pa.Table]) -> frozenset[int]:
+def _rows(*parts: Arrow) -> frozenset[int]:
     return frozenset(row for part in parts for row in part["examples"].column("row").to_pylist())
 
 
@@ -301,10 +277,7 @@ def _agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
         read_records(layout, stored)  # an altered manifest is refused as such
         names = "; ".join(map(str, different[:_NAMED]))
         more = f"; and {len(different) - _NAMED} more" if len(different) > _NAMED else ""
-        empty = "" if layout.recorded() else f" or remove {layout.path}, which holds no measured unit"
-        raise LoopscopeError(
-            f"{layout.path} holds another run ({names}{more}): choose another {setting('output')}{empty}"
-        )
+        raise LoopscopeError(f"{layout.path} holds another run ({names}{more}): choose another {setting('output')}")
     return stored
 
 
@@ -315,8 +288,7 @@ def _require_free(layout: RunLayout) -> None:
     ours = (layout.lock.name, layout.events.name, layout.manifest.name + PARTIAL, ".DS_Store")
     others = [path.name for path in sorted(layout.path.glob("*")) if not path.name.startswith(ours)]
     if others:
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise LoopscopeError(
-            f"{layout.path} holds files that are not of a run ({others[0]}{more}):"
+            f"{layout.path} holds files that are not of a run ({others[0]}):"
             f" move them away or choose another {setting('output')}"
         )

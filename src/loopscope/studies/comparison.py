@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from loopscope.stats import Bootstrap, Estimate, Interval
+from loopscope.stats import Bootstrap, Estimate
+from loopscope.store.verification import stored_verification
 from loopscope.studies.conditions import Condition, Weights
 from loopscope.studies.declare import TABLES, Column, Panel, Row, TableResult, Value, words
-from loopscope.studies.paper import (
-    Claim,
-    PaperCell,
-    PaperRow,
-    Printed,
-    Setting,
-    cells,
-    claims,
-    models,
-    tables,
-)
-from loopscope.studies.paper.numbers import EXACT
+from loopscope.studies.paper.numbers import EXACT, Claim, PaperCell, PaperRow, Printed, Setting, cells, claims, models
+from loopscope.studies.paper.numbers import tables as paper_tables
 from loopscope.studies.populations import notes_on
 from loopscope.studies.records import Records
 from loopscope.studies.verdicts import (
+    COUNTED_TWICE,
     UNVERIFIED,
     Verdict,
     absent,
@@ -34,6 +27,7 @@ from loopscope.studies.verdicts import (
     judge,
     not_comparable,
     number_of,
+    overlaps,
     setting_differences,
 )
 
@@ -43,9 +37,14 @@ if TYPE_CHECKING:
 
 STAND_INS = "a rehearsal: the numbers in place of the published ones are made up from the runs' own"
 NOT_CHECKED = "not checked: `loopscope verify RUN --bitwise` computes it a second time"
-HEADS = ("column", "paper", "run", "run − paper", "covered", "verdict")
-CLAIM_HEADS = ("claim", "paper", "runs", "verdict")
 MARKS = {Verdict.REPRODUCES: "✓ ", Verdict.WITHIN: "≈ ", Verdict.DIFFERS: "✗ ", Verdict.NOT_COMPARABLE: "· "}
+COUNTED = {
+    Verdict.REPRODUCES: ("reproduces", "reproduce"),
+    Verdict.WITHIN: ("lies within re-measurement", "lie within re-measurement"),
+    Verdict.DIFFERS: ("differs", "differ"),
+    Verdict.NOT_COMPARABLE: ("is not comparable", "are not comparable"),
+}
+"""What one line does and what several do."""
 
 
 @dataclass(frozen=True)
@@ -66,37 +65,55 @@ class Compared:
     """Of claims: what the text says."""
     paper: str
     """As printed."""
-    paper_value: float | str | None
-    """In natural units."""
+    paper_value: float | None
+    """In natural units; None for text."""
     quantity: str
     own: Value
     """The run's value."""
     own_text: str
     """In the paper's unit and digits."""
-    difference: float | None
-    """Run minus paper, natural units."""
-    covers: bool | None
-    """Whether the run's interval covers the published number; None without an interval."""
     same_setting: bool
+    outcome: Verdict
     verdict: str
     """One line: `reproduces`, `within re-measurement: …`, `differs by …` or `not comparable because …`."""
-    outcome: Verdict
-    caveat: str
-    """What cannot be checked even in the same setting."""
     next_to: str
     """The run's condition in words, of claims how many there are."""
+    covers: bool | None = None
+    """Whether the run's interval covers the published number; None without an interval."""
+    caveat: str = ""
+    """What cannot be checked even in the same setting."""
 
     @property
-    def covers_text(self) -> str:
-        """Yes, no, or nothing to say."""
-        return "" if self.covers is None else "yes" if self.covers else "no"
+    def difference(self) -> float | None:
+        """Run minus paper, natural units."""
+        number = number_of(self.own)
+        return None if number is None or self.paper_value is None else number - self.paper_value
+
+    def row(self) -> Row:
+        """The line as a row of a table."""
+        number, interval = number_of(self.own), self.own.interval if isinstance(self.own, Estimate) else None
+        values: dict[str, Any] = {name: value for name, value in vars(self).items() if name not in ("condition", "key")}
+        values["own"] = Estimate(number, self.condition.n, interval)
+        values["difference"] = self.difference
+        values["difference_text"] = "" if self.difference is None else f"{self.difference:+.3g}"
+        values["covers_text"] = "" if self.covers is None else "yes" if self.covers else "no"
+        values["marked"] = MARKS[self.outcome] + self.verdict
+        values["outcome"] = str(self.outcome)
+        return Row(self.condition, self.key, values)
 
 
-COLUMNS = (
-    *(words("Table", "{table}"), words("Paper's setting", "{setting}"), words("Row", "{key}")),
-    *(words("Column", "{column}"), Column("Paper", "{paper}"), Column("Run", "{own_text}")),
-    *(Column("Covered", "{covers_text}"), words("Run's condition", "{next_to}"), words("Verdict", "{verdict}")),
-)
+WHERE = (words("Table", "{table}"), words("Paper's setting", "{setting}"), words("Row", "{key}"))
+NUMBERS = (words("Column", "{column}"), Column("Paper", "{paper}"), Column("Run", "{own_text}"))
+DIFFERENCE = (Column("Run − paper", "{difference_text}"), Column("Covered", "{covers_text}"))
+ALL = (*WHERE, *NUMBERS, DIFFERENCE[1], words("Run's condition", "{next_to}"), words("Verdict", "{verdict}"))
+MARKED = words("Verdict", "{marked}")
+
+
+def _table(
+    title: str, lines: Iterable[Compared], columns: Sequence[Column], caption: str = "", notes: tuple[str, ...] = ()
+) -> TableResult:
+    rows = tuple(line.row() for line in lines)
+    return TableResult("compare", "tab:compare", title, caption, rows, (Panel(tuple(columns)),), notes)
 
 
 @dataclass(frozen=True)
@@ -123,7 +140,7 @@ class Comparison:
         said += f": {_counted(self.rows)}."
         if self.claims:
             holding = sum(claim.outcome.holds for claim in self.claims)
-            said += f" Of the paper's {len(self.claims)} conclusions over several conditions {holding} hold"
+            said += f" {holding} of the paper's {len(self.claims)} conclusions over several conditions hold"
             said += f" ({_counted(self.claims)})."
         return said
 
@@ -131,20 +148,27 @@ class Comparison:
         """Grouped by table and setting, then the claims, the notes and the summary."""
         if not self.rows:
             return self.summary()
-        blocks = [
-            _block(list(rows))
-            for _, rows in groupby(
-                self.rows, key=lambda row: (row.table, row.study, row.setting, row.key, row.condition)
-            )
-        ]
+        blocks = []
+        for _, lines in groupby(self.rows, key=lambda row: (row.table, row.study, row.setting, row.key, row.condition)):
+            block = list(lines)
+            first = block[0]
+            head = " · ".join(filter(None, (first.table, first.setting, first.key)))
+            head += f"\n  next to {first.next_to} (run {first.condition.run})"
+            if not first.same_setting:
+                head += f"\n  {first.verdict}"
+            columns = (*NUMBERS, *DIFFERENCE, *([MARKED] if first.same_setting else []))
+            blocks.append(_table(head, block, columns).to_text())
         if self.claims:
-            lines = [
-                (row.column, row.paper, row.own_text or "—", MARKS[row.outcome] + row.verdict) for row in self.claims
-            ]
-            blocks.append("\n".join(["what the text says of several conditions", *_aligned([CLAIM_HEADS, *lines])]))
-        if self.notes:
-            blocks.append("\n".join(f"note: {note}" for note in self.notes))
+            claim = (words("Claim", "{column}"), *NUMBERS[1:], MARKED)
+            blocks.append(_table("What the text says of several conditions", self.claims, claim).to_text())
+        blocks += ["\n".join(f"note: {note}" for note in self.notes)] if self.notes else []
         return "\n\n".join([*blocks, self.summary()])
+
+    def table(self) -> TableResult:
+        """The lines as a table, for any renderer."""
+        summary = self.summary()
+        notes = (*(self.notes if self.rows else ()), summary.rstrip("."))
+        return _table("Published numbers and the run's", (*self.rows, *self.claims), ALL, summary, notes)
 
     def to_polars(self) -> pl.DataFrame:
         """One row per compared number, full precision."""
@@ -163,64 +187,11 @@ class Comparison:
     def _repr_html_(self) -> str:
         return self.table().to_html()
 
-    def table(self) -> TableResult:
-        """The lines as a table, for any renderer."""
-        rows = []
-        for line in (*self.rows, *self.claims):
-            values: dict[str, Any] = {**vars(line), "covers_text": line.covers_text}
-            for name in ("condition", "key"):
-                values.pop(name)
-            number, interval = number_of(line.own), line.own.interval if isinstance(line.own, Estimate) else None
-            values["own"] = Estimate(number, line.condition.n, interval)
-            values["outcome"] = str(line.outcome)
-            values["paper_value"] = None if isinstance(line.paper_value, str) else line.paper_value
-            rows.append(Row(line.condition, line.key, values))
-        summary = self.summary()
-        notes = (*self.notes, summary.rstrip(".")) if self.rows else (summary.rstrip("."),)
-        title = "Published numbers and the run's"
-        return TableResult("compare", "tab:compare", title, summary, tuple(rows), (Panel(COLUMNS),), notes)
-
-
-def _block(rows: list[Compared]) -> str:
-    first = rows[0]
-    head = f"{first.table} · {first.setting}" + (f" · {first.key}" if first.key else "")
-    head += f"\n  next to {first.next_to} (run {first.condition.run})"
-    lines = [
-        (
-            *(row.column, row.paper, row.own_text or "—"),
-            "—" if row.difference is None else f"{row.difference:+.3g}",
-            *(row.covers_text or "—", MARKS[row.outcome] + row.verdict),
-        )
-        for row in rows
-    ]
-    if first.same_setting:
-        return "\n".join([head, *_aligned([HEADS, *lines])])
-    return "\n".join([head, f"  {first.verdict}", *_aligned([HEADS[:-1], *(line[:-1] for line in lines)])])
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """The first and the last column set left, unless the last holds numbers; the others right."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = {0, len(HEADS) - 1, *((len(widths) - 1,) if lines[0] == CLAIM_HEADS else ())}
-    return [
-        "    "
-        + "  ".join(
-            c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-
 
 def _counted(rows: Iterable[Compared]) -> str:
     """How many rows have each verdict, in words."""
     counts = Counter(row.outcome for row in rows)
-    said = {
-        Verdict.REPRODUCES: ("reproduces", "reproduce"),
-        Verdict.WITHIN: ("lies within re-measurement", "lie within re-measurement"),
-        Verdict.DIFFERS: ("differs", "differ"),
-        Verdict.NOT_COMPARABLE: ("is not comparable", "are not comparable"),
-    }
-    return ", ".join(f"{counts[each]} {said[each][counts[each] != 1]}" for each in Verdict)
+    return ", ".join(f"{counts[verdict]} {said[counts[verdict] != 1]}" for verdict, said in COUNTED.items())
 
 
 def compare(
@@ -247,26 +218,26 @@ def compare(
             own, so that every verdict occurs.
     """
     conditions = [condition for _, condition in records.conditions()]
-    left_out = absent(conditions)
-    notes = (left_out,) if left_out else ()
+    left_out = tuple(filter(None, [absent(conditions)]))
     if not stand_ins and not any(map(in_paper, conditions)):
-        return Comparison((), (), len(cells(study)), notes)
-    chosen = [table for table in tables() if study in (None, table.study)]
+        return Comparison((), (), len(cells(study)), left_out)
+    chosen = [table for table in paper_tables() if study in (None, table.study)]
     stated = [claim for claim in claims().values() if study in (None, claim.study)]
     known = dict(computed or {})
     for name in {*(table.study for table in chosen), *(claim.study for claim in stated)} - known.keys():
         known[name] = TABLES[name].table(records, bootstrap)
+    lines_of = _rehearsed if stand_ins else _lines
+    found = [line for table in chosen for row in table.rows for line in lines_of(row, known[table.study].rows)]
+    missing = len(cells(study)) - len(found)
     if stand_ins:
-        made = (line for table in chosen for row in table.rows for line in _rehearsed(row, known[table.study].rows))
-        lines = tuple(made)
-        said = (STAND_INS, *notes_on(line.condition for line in lines))
-        return Comparison(lines, (), len(cells(study)) - len(lines), said)
-    rows = tuple(line for table in chosen for row in table.rows for line in _lines(row, known[table.study].rows))
+        rehearsed = tuple(line for line, _ in found)
+        return Comparison(rehearsed, (), missing, (STAND_INS, *notes_on(line.condition for line in rehearsed)))
+    rows = _remeasured(found)
     somewhere = next(condition for condition in conditions if in_paper(condition))
-    claimed = tuple(_claim_line(claim, known[claim.study].rows, records, somewhere) for claim in stated)
+    holding = {(row.study, row.setting, row.key, row.column) for row in rows if row.outcome.holds}
+    claimed = tuple(_claim_line(claim, known[claim.study].rows, records, somewhere, holding) for claim in stated)
     caveats = dict.fromkeys(f"{row.setting}: {row.caveat}" for row in rows if row.same_setting and row.caveat)
-    noted = notes_on(row.condition for row in rows) + tuple(caveats) + notes
-    return Comparison(rows, claimed, len(cells(study)) - len(rows), noted)
+    return Comparison(rows, claimed, missing, (*notes_on(row.condition for row in rows), *caveats, *left_out))
 
 
 def join(setting: Setting, key: str, rows: Iterable[Row], names: Sequence[str]) -> tuple[Row, tuple[str, ...]] | None:
@@ -289,86 +260,89 @@ def _missing(value: Value) -> bool:
     return value is None or (isinstance(value, Estimate) and value.value is None)
 
 
-def _caveat(setting: Setting, condition: Condition) -> str:
-    unverified = [UNVERIFIED] if condition.weights is Weights.UNVERIFIED else []
-    return "; ".join([*unverified, *filter(None, [setting.caveat])])
-
-
-def _lines(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[Compared]:
+def _lines(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[tuple[Compared, PaperCell]]:
+    setting = paper_row.setting
     for column, cell in paper_row.cells.items():
-        joined = join(paper_row.setting, paper_row.key, rows, () if cell.without else (column,))
+        joined = join(setting, paper_row.key, rows, () if cell.without else (column,))
         if joined is None:
             continue
         row, differences = joined
-        value = None if cell.without else row.value(column)
-        number, interval = number_of(value), value.interval if isinstance(value, Estimate) else None
+        condition, value = row.condition, None if cell.without else row[column]
         if differences or cell.without:
             outcome, verdict = not_comparable(differences or [cell.without])
         else:
-            states = row.condition.states
-            outcome, verdict = judge(
-                cell.quantity, cell.printed, cell.text, cell.unit, value, states, within=cell.range
-            )
-        yield Compared(
-            row.condition,
+            outcome, verdict = judge(cell.quantity, cell.printed, cell.text, cell.unit, value, condition.states)
+        interval = value.interval if isinstance(value, Estimate) else None
+        line = Compared(
+            condition,
             paper_row.key,
             table=cell.label,
             study=cell.study,
-            measurement=paper_row.setting.measurement,
-            setting=paper_row.setting.title,
+            measurement=setting.measurement,
+            setting=setting.title,
             column=column,
             paper=cell.text,
-            paper_value=cell.text if cell.value is None else cell.value,
+            paper_value=cell.value,
             quantity=cell.quantity.name,
             own=value,
             own_text=own_text(cell, value),
-            difference=None if number is None or cell.value is None else number - cell.value,
-            covers=None if interval is None or cell.value is None else _covers(interval, cell),
             same_setting=not differences,
-            verdict=verdict,
             outcome=outcome,
-            caveat=_caveat(paper_row.setting, row.condition),
-            next_to=str(row.condition),
+            verdict=verdict,
+            next_to=str(condition),
+            covers=None if interval is None or cell.value is None else overlaps(value, replace(cell, interval=None)),
+            caveat="; ".join(filter(None, [_unverified(condition), setting.caveat])),
         )
+        yield line, cell
 
 
-def _rehearsed(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[Compared]:
+def _unverified(condition: Condition) -> str:
+    return UNVERIFIED if condition.weights is Weights.UNVERIFIED else ""
+
+
+def _remeasured(found: Sequence[tuple[Compared, PaperCell]]) -> tuple[Compared, ...]:
+    """The lines, where an estimate that differs lies within re-measurement if its interval overlaps the published one
+    and every count of its setting is within what the paper counts twice.
+    """
+
+    def place(line: Compared) -> tuple[str, str, str]:
+        return line.measurement, line.setting, line.condition.run
+
+    counts: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
+    for line, cell in found:
+        if cell.quantity.name in COUNTED_TWICE and line.outcome is not Verdict.NOT_COMPARABLE:
+            counts[place(line)].append(line.outcome.holds)
+    rows = []
+    for line, cell in found:
+        held = counts[place(line)]
+        if line.outcome is Verdict.DIFFERS and held and all(held) and overlaps(line.own, cell):
+            said = line.verdict.replace("differs by", "within re-measurement:", 1)
+            line = replace(line, outcome=Verdict.WITHIN, verdict=said)
+        rows.append(line)
+    return tuple(rows)
+
+
+def _rehearsed(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[tuple[Compared, PaperCell]]:
     """The row next to that of its stand-in, with numbers in place of the published ones that give each verdict."""
     setting = paper_row.setting
+    real = {(row.condition.place, row.condition.task): row.condition for row in rows}
     alike = [
         replace(row, condition=replace(row.condition, weights=Weights.UNVERIFIED, split=setting.split, n=setting.n))
         for row in rows
     ]
-    names = {row.condition: row.condition for row in rows}
-    for place, line in enumerate(_lines(paper_row, alike)):
-        cell, number = paper_row.cells[line.column], number_of(line.own)
+    for place, (line, cell) in enumerate(_lines(paper_row, alike)):
+        number = number_of(line.own)
         if number is None or cell.printed is None:
             continue
         shown = float(cell.printed.write(number / cell.unit))
-        wanted = (shown, shown + (1 if cell.quantity.name in EXACT else 2e-3 * abs(shown)), 3 * abs(shown) + 10)[
-            place % 3
-        ]
-        printed = Printed(cell.printed.write(wanted))
+        near = shown + (1 if cell.quantity.name in EXACT else 2e-3 * abs(shown))
+        printed = Printed(cell.printed.write((shown, near, 3 * abs(shown) + 10)[place % 3]))
         outcome, verdict = judge(cell.quantity, printed, printed.text, cell.unit, line.own, "bfloat16")
-        real = next(each for each in names if each.place == line.condition.place and each.task == line.condition.task)
-        yield replace(
-            line,
-            condition=real,
-            setting=f"stand-in for {line.setting}",
-            paper=printed.text,
-            paper_value=float(printed.text) * cell.unit,
-            difference=number - float(printed.text) * cell.unit,
-            same_setting=True,
-            verdict=verdict,
-            outcome=outcome,
-            next_to=str(real),
-        )
-
-
-def _covers(interval: Interval, cell: PaperCell) -> bool:
-    """Whether any number that rounds to the printed one lies in the interval."""
-    value = cell.value or 0.0
-    return interval.low <= value + cell.half_unit and value - cell.half_unit <= interval.high
+        condition = real[line.condition.place, line.condition.task]
+        made_up = {"setting": f"stand-in for {line.setting}", "paper": printed.text, "next_to": str(condition)}
+        judged = {"same_setting": True, "verdict": verdict, "outcome": outcome}
+        value = float(printed.text) * cell.unit
+        yield replace(line, condition=condition, paper_value=value, **made_up, **judged), cell  # type: ignore[arg-type]
 
 
 def own_text(cell: PaperCell, value: Value) -> str:
@@ -384,13 +358,17 @@ def own_text(cell: PaperCell, value: Value) -> str:
     return f"{text} [{', '.join(range_)}]" if range_ else text
 
 
-def _claim_line(claim: Claim, rows: Sequence[Row], records: Records, somewhere: Condition) -> Compared:
-    """The value of a claim where every row that it is about has a run in the paper's setting, and the verdict."""
-    names = claim.of
-    found = [(setting, join(setting, key, rows, names)) for setting, key in claim.rows]
+def _claim_line(
+    claim: Claim, rows: Sequence[Row], records: Records, somewhere: Condition, holding: AbstractSet[tuple[str, ...]]
+) -> Compared:
+    """The value of a claim where every row that it is about has a run in the paper's setting, and the verdict.
+
+    What differs lies within re-measurement where every published number that it is made of holds.
+    """
+    found = [(setting.title, join(setting, key, rows, claim.of)) for setting, key in claim.rows]
     joined = [one[0] for _, one in found if one is not None]
-    missing = [setting.title for setting, one in found if one is None]
-    other = [(setting.title, one[1]) for setting, one in found if one is not None and one[1]]
+    missing = [where for where, one in found if one is None]
+    other = [(where, one[1]) for where, one in found if one is not None and one[1]]
     value, printed = None, claim.number
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -400,14 +378,13 @@ def _claim_line(claim: Claim, rows: Sequence[Row], records: Records, somewhere: 
         outcome, verdict = not_comparable([f"of {where} {', '.join(reasons)}{more}"])
     else:
         value = _verified(joined, claim.how, records) if claim.of_verification else claimed(joined, claim.how, claim.of)
+        about = (claim.quantity, printed, claim.printed, claim.unit, value, joined[0].condition.states)
+        outcome, verdict = judge(*about, relation=claim.relation)
         if value is None and claim.of_verification:
-            outcome, verdict = Verdict.NOT_COMPARABLE, NOT_CHECKED
-        else:
-            states = joined[0].condition.states
-            about = (claim.quantity, printed, claim.printed, claim.unit)
-            outcome, verdict = judge(*about, value, states, relation=claim.relation)
-    paper = float(printed.decimal) * claim.unit
-    sign = {"above": "> ", "below": "< "}.get(claim.relation, "")
+            verdict = NOT_CHECKED
+        made_of = {(claim.study, setting.title, key, name) for setting, key in claim.rows for name in claim.of}
+        if outcome is Verdict.DIFFERS and not claim.relation and made_of <= holding:
+            outcome, verdict = Verdict.WITHIN, verdict.replace("differs by", "within re-measurement:", 1)
     title = claim.rows[0][0].title
     return Compared(
         joined[0].condition if joined else somewhere,
@@ -417,33 +394,30 @@ def _claim_line(claim: Claim, rows: Sequence[Row], records: Records, somewhere: 
         measurement="",
         setting=title if len(claim.rows) == 1 else f"{len(claim.rows)} rows, from {title}",
         column=claim.says,
-        paper=sign + claim.printed,
-        paper_value=paper,
+        paper={"above": "> ", "below": "< "}.get(claim.relation, "") + claim.printed,
+        paper_value=float(printed.decimal) * claim.unit,
         quantity=claim.quantity.name,
         own=value,
         own_text="" if value is None else printed.write(value / claim.unit),
-        difference=None if value is None else value - paper,
-        covers=None,
         same_setting=value is not None,
-        verdict=verdict,
         outcome=outcome,
-        caveat="; ".join(dict.fromkeys(UNVERIFIED for row in joined if row.condition.weights is Weights.UNVERIFIED)),
+        verdict=verdict,
         next_to=f"{len(joined)} of {len(claim.rows)} rows",
+        caveat=next(filter(None, (_unverified(row.condition) for row in joined)), ""),
     )
 
 
 def _verified(rows: Sequence[Row], how: str, records: Records) -> float | None:
     """What a second computation of these rows' runs gave: `equal` batches, or the `largest` difference of values."""
-    found = [records.verification(row.condition) for row in rows]
-    known = [comparisons for comparisons in found if comparisons]
-    if len(known) < len(found):
+    stored = [stored_verification(records.run_of(row.condition)) for row in rows]
+    known = [one.comparisons for one in stored if one is not None and one.comparisons]
+    if len(known) < len(rows):
         return None
     if how == "equal":
-        batches = [next((each for each in one if each["of"] == "batches"), None) for one in known]
-        same = [each["compared"] - each["differing"] for each in batches if each is not None]
-        return float(sum(same)) if same and len(same) == len(known) else None
-    gaps = [each["largest"] for one in known for each in one if each["what"].startswith("utilities")]
-    return None if not gaps or None in gaps else max(gaps)
+        same = [each.compared - each.differing for one in known for each in one if each.of == "batches"]
+        return float(sum(same)) if len(same) == len(known) else None
+    gaps = [each.largest for one in known for each in one if each.what.startswith("utilities")]
+    return None if not gaps or None in gaps else max(gap for gap in gaps if gap is not None)
 
 
 def claimed(rows: Sequence[Row], how: str, of: Sequence[str]) -> float | None:
@@ -451,12 +425,11 @@ def claimed(rows: Sequence[Row], how: str, of: Sequence[str]) -> float | None:
     if how == "rows":
         return float(len(rows))
     if how == "present":
-        return float(sum(row.value(of[0]) is not None for row in rows))
+        return float(sum(row[of[0]] is not None for row in rows))
     if how == "unresolved":
         intervals = [row[of[0]].interval for row in rows]
         return float(sum(each is not None and each.covers(0.0) for each in intervals))
-    columns = [[number_of(row.value(name)) for row in rows] for name in of]
-    known = [[value for value in column if value is not None] for column in columns]
+    known = [[value for row in rows if (value := number_of(row[name])) is not None] for name in of]
     if any(len(column) < len(rows) for column in known):
         return None
     first, second = known[0], known[-1]
@@ -470,6 +443,4 @@ def claimed(rows: Sequence[Row], how: str, of: Sequence[str]) -> float | None:
         first = [a / b for a, b in zip(first, second, strict=True)]
     if how == "largest":
         return max(map(abs, first))
-    if how == "sum":
-        return sum(first)
-    return min(first) if how == "lowest" else max(first)
+    return sum(first) if how == "sum" else min(first) if how == "lowest" else max(first)

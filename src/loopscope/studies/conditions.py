@@ -6,14 +6,14 @@ Models, tasks and folders carry whatever name their owners wrote; `title` and `p
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loopscope.store.schema import update_name
-from loopscope.studies.paper import model_names, models, set_titles
+from loopscope.studies.paper.numbers import model_names, models, set_titles
 
 if TYPE_CHECKING:
     from loopscope.store import Manifest, StoredRun, TaskInfo
@@ -66,31 +66,17 @@ class Condition:
     readout: str
     level: str
     """`quick`, `grid` or `full`."""
-    template_sha256: str
-    """The wording of the questions."""
-    exit_threshold: float | None
-    """CDF threshold of the exit gate; None for the checkpoint's own."""
-    scalar_checks: int
-    """Questions of the run on which Q was to be computed a second way."""
-    protocol: str
-    """`loopscope` or `paper`."""
-    initial_state: str | None
-    """The rule by which H_0 was drawn; None where the model draws none."""
-    initial_seed: int | None
-    batch_size: int | None
-    """Questions in a batch, in source order; None where a budget of tokens decides."""
-    fewshot: int
-    """Examples before each question."""
-    chat_template: bool
-    share_context: bool
-    """Whether options share a row."""
-    long: str
-    """What was done with sequences that are too long for the model."""
-    data_sha256: str
-    data_revision: str | None
-    """The rows of the split, and the hub's revision that they were fetched at."""
-    bounds: str = "loopscope"
-    """Whose envelopes, brackets and residuals the records hold: `loopscope` or `paper`."""
+    manifest: Manifest | None = field(default=None, repr=False, compare=False)
+    """Of the run, with everything else about it; None for the log of a monitor."""
+    info: TaskInfo | None = field(default=None, repr=False, compare=False)
+    """What the manifest says of the task."""
+
+    @property
+    def bounds(self) -> str:
+        """Whose envelopes, brackets and residuals the records hold; before schema version 3 the paper's stood apart."""
+        about = self.manifest
+        paper = about and about.protocol == "paper" and about.level != "quick" and about.schema_version >= 3
+        return "paper" if paper else "loopscope"
 
     @property
     def model_title(self) -> str:
@@ -122,11 +108,6 @@ class Condition:
         return "" if self.transition is None else update_name(self.transition)
 
     @property
-    def batches(self) -> int | None:
-        """How many batches the questions make."""
-        return None if self.batch_size is None else -(-self.n // self.batch_size)
-
-    @property
     def concave(self) -> bool:
         """Whether the path is a mean log-softmax of affine logits, hence concave (Appendix C)."""
         return self.affine and self.kind == "solution"
@@ -151,11 +132,6 @@ def bare_name(model: str) -> str:
     'ouro-1.4b'
     """
     return model.rsplit("/", 1)[-1].partition("@")[0].lower()
-
-
-def folder_name(run: StoredRun) -> str:
-    """The folder's own name; it may hold bytes that are no UTF-8, which cannot be printed as they are."""
-    return printable(run.path.resolve().name)
 
 
 def place_of(run: StoredRun) -> str:
@@ -183,72 +159,45 @@ def _label(path: Path, paths: Sequence[Path]) -> str:
     return "/".join(printable(part) for part in path.parts[-length:])
 
 
-def conditions_of(run: StoredRun, label: str | None = None, model: str | None = None) -> list[Condition]:
+def conditions_of(run: StoredRun, label: str = "", model: str = "") -> list[Condition]:
     """The evaluation sets of a run, without a transition; `n` is what the run set out to measure.
 
     Args:
         run: the run.
-        label: what it is called.
+        label: what it is called; by default its folder's name.
         model: the published model that its weights are said to be, where they came from a folder.
     """
     manifest = run.manifest
-    found = [_condition(run, manifest, task, label or folder_name(run)) for task in manifest.tasks]
-    if model is None:
-        return found
-    kept = (Weights.PUBLISHED, Weights.RANDOM, Weights.TOY)
+    weights = _weights(manifest)
+    if model and weights is Weights.OTHER:
+        known = downloaded_commit(model, Path(manifest.model.spec), manifest.model.weights)
+        weights = Weights.PUBLISHED if known else Weights.UNVERIFIED
     return [
-        replace(each, model=model, weights=each.weights if each.weights in kept else Weights.UNVERIFIED)
-        for each in found
+        Condition(
+            run=label or printable(run.path.resolve().name),
+            place=place_of(run),
+            model=model or manifest.model.name,
+            family=manifest.model.family,
+            weights=weights,
+            **{name: getattr(task, name) for name in ("split", "subset", "kind")},
+            task=task.name,
+            affine=manifest.model.affine_readout,
+            n=task.rows,
+            expected=task.rows,
+            transition=None,
+            states=manifest.dtypes.states,
+            readout=manifest.dtypes.readout,
+            level=manifest.level,
+            manifest=manifest,
+            info=task,
+        )
+        for task in manifest.tasks
     ]
 
 
 def at(condition: Condition, transition: int | None, n: int) -> Condition:
     """The same evaluation set at one update, with the number of questions found there."""
     return replace(condition, transition=transition, n=n)
-
-
-def _condition(run: StoredRun, manifest: Manifest, task: TaskInfo, label: str) -> Condition:
-    model = manifest.model
-    settings = manifest.settings
-    checks, threshold, fewshot = (settings.get(name) for name in ("scalar_checks", "exit_threshold", "num_fewshot"))
-    return Condition(
-        run=label,
-        place=place_of(run),
-        model=model.name,
-        family=model.family,
-        weights=_weights(manifest),
-        task=task.name,
-        split=task.split,
-        subset=task.subset,
-        kind=task.kind,
-        affine=model.affine_readout,
-        n=task.rows,
-        expected=task.rows,
-        transition=None,
-        states=manifest.dtypes.states,
-        readout=manifest.dtypes.readout,
-        level=manifest.level,
-        template_sha256=task.template_sha256,
-        exit_threshold=threshold if isinstance(threshold, int | float) else None,
-        scalar_checks=checks if isinstance(checks, int) else 0,
-        protocol=manifest.protocol,
-        initial_state=manifest.initial_state,
-        initial_seed=manifest.seeds.get("initial_state"),
-        batch_size=manifest.batch.size,
-        fewshot=fewshot if isinstance(fewshot, int) else 0,
-        chat_template=bool(settings.get("apply_chat_template")),
-        share_context=bool(settings.get("share_context")),
-        long=str(settings.get("long", "error")),
-        data_sha256=task.data_sha256,
-        data_revision=task.data_revision,
-        bounds=_bounds(manifest),
-    )
-
-
-def _bounds(manifest: Manifest) -> str:
-    """Whose envelopes, brackets and residuals `questions` holds; before schema version 3, the paper's stood apart."""
-    paper = manifest.protocol == "paper" and manifest.level != "quick" and manifest.schema_version >= 3
-    return "paper" if paper else "loopscope"
 
 
 def _weights(manifest: Manifest) -> Weights:
@@ -258,11 +207,32 @@ def _weights(manifest: Manifest) -> Weights:
     if model.toy:
         return Weights.TOY
     # A name alone proves nothing: a folder called Ouro-1.4B may hold anything, a hub revision is what it says.
-    if model.revision is not None and (
-        bare_name(model.name) in model_names() or model.revision in {known.revision for known in models().values()}
-    ):
-        return Weights.PUBLISHED
-    return Weights.OTHER
+    known = bare_name(model.name) in model_names() or model.revision in {each.revision for each in models().values()}
+    return Weights.PUBLISHED if model.revision is not None and known else Weights.OTHER
+
+
+def downloaded_commit(model: str, folder: Path, hashes: Mapping[str, str] | None = None) -> str:
+    """The published commit of a model, where a folder shows that its weights were downloaded at it; else nothing.
+
+    Snapshots in the hub's cache lie in a folder of the commit's name, and their files are links to one that is named
+    by its SHA-256; `hf download --local-dir` notes both next to the files.
+
+    Args:
+        model: a bare name of the paper's models.
+        folder: of the checkpoint.
+        hashes: the SHA-256 of every weight file, as they were read.
+    """
+    commit = next((each.revision for each in models().values() if each.name == model), "")
+    files = hashes or {path.name: "" for path in folder.glob("*.safetensors")}
+
+    def noted(name: str) -> tuple[str, str]:
+        note = folder / ".cache" / "huggingface" / "download" / f"{name}.metadata"
+        if note.is_file():
+            return tuple(note.read_text(encoding="utf-8").split()[:2])  # type: ignore[return-value]
+        return folder.name, (folder / name).resolve().name
+
+    found = [(commit_there == commit, sha, files[name]) for name in files for commit_there, sha in [noted(name)]]
+    return commit if commit and found and all(same and sha in (there, "") for same, there, sha in found) else ""
 
 
 def printable(text: str) -> str:
@@ -271,11 +241,7 @@ def printable(text: str) -> str:
     >>> printable("a\tb\n c\x1b[31m \u202ed")
     'a b c\\u001b[31m \\u202ed'
     """
-    return "".join(_visible(character) for character in " ".join(text.split()))
-
-
-def _visible(character: str) -> str:
-    return spelled(character) if unicodedata.category(character).startswith("C") else character
+    return "".join(spelled(c) if unicodedata.category(c).startswith("C") else c for c in " ".join(text.split()))
 
 
 def spelled(character: str) -> str:

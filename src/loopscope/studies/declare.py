@@ -4,7 +4,7 @@ A table is one function from a population (the updates of one condition, a depth
 its columns, under the decorator `table`, which names it and says how the columns are headed and printed. The
 function's docstring is the table's caption. A statistic is one of `loopscope.stats`, to be resampled, or a plain value.
 
-    @table("decline", "Harmful updates", paper="tab:decline", summary="...", over=updates_with("gain"), columns=(
+    @table("decline", "Harmful updates", summary="...", over=updates_with("gain"), columns=(
         *IDENTITY, Column("Mean gain (1e-3)", "{gain:+.2f}", per=1e-3, ci=True),
         Column("Harmful", "{harmful}/{condition.n}"),
     ))
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from loopscope.frames import to_pandas
+from loopscope.display import to_pandas
 from loopscope.stats import Bootstrap, Estimate, Statistic
 from loopscope.studies.conditions import Condition
 
@@ -65,10 +65,7 @@ class Column:
     @cached_property
     def parts(self) -> tuple[tuple[str, str | None, str], ...]:
         """Literal text, the name of the value after it, and its format."""
-        return tuple((text, name, spec or "") for text, name, spec, _ in _PIECES(self.cell))
-
-
-_PIECES = string.Formatter().parse
+        return tuple((text, name, spec or "") for text, name, spec, _ in string.Formatter().parse(self.cell))
 
 
 def words(head: str, cell: str) -> Column:
@@ -101,15 +98,11 @@ class Row:
     """Which of a condition's rows this is: a population, a signal, an action; empty where there is one."""
     values: Mapping[str, Value]
 
-    def value(self, name: str) -> Value:
-        """A value, or a property of the condition by a dotted name."""
-        if name.startswith("condition."):
-            found: Value = getattr(self.condition, name.partition(".")[2])
-            return found
-        return self.key if name == "key" else self.values[name]
-
     def __getitem__(self, name: str) -> Any:
-        return self.value(name)
+        """A value, the key, or a property of the condition by a dotted name."""
+        if name.startswith("condition."):
+            return getattr(self.condition, name.partition(".")[2])
+        return self.key if name == "key" else self.values[name]
 
 
 @dataclass(frozen=True)
@@ -162,22 +155,18 @@ class TableResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values of everything."""
-        names = ("study", "label", "title", "caption")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "rows": self.to_polars().to_dicts(),
-            "notes": list(self.notes),
-        }
+        about = {name: getattr(self, name) for name in ("study", "label", "title", "caption")}
+        return {**about, "rows": self.to_polars().to_dicts(), "notes": list(self.notes)}
 
     def to_polars(self) -> pl.DataFrame:
         """One row per row in full precision, with `_low` and `_high` next to every estimate."""
-        named = {name: [row.values[name] for row in self.rows] for name in (self.rows[0].values if self.rows else ())}
         columns: dict[str, Any] = {
             "table": [self.study] * len(self.rows),
             **{head: [getattr(row.condition, name) for row in self.rows] for name, head in _CONDITION.items()},
             "key": [row.key for row in self.rows],
         }
-        for name, values in named.items():
+        for name in self.rows[0].values if self.rows else ():
+            values = [row.values[name] for row in self.rows]
             columns[name] = [_number(value) for value in values]
             if any(isinstance(value, Estimate) for value in values):
                 for end in ("low", "high"):
@@ -217,87 +206,70 @@ def _number(value: Value) -> float | int | str | None:
 
 @dataclass(frozen=True)
 class Table:
-    """A declared table."""
+    """A declared table.
+
+    Attributes:
+        name: as `loopscope tables --name` has it.
+        title: above the table.
+        function: fills it. It gets one group of the population, and the bootstrap if it has a second parameter; it
+            returns the values of its row, or a mapping from keys to values where a group has several rows, or rows.
+        summary: one line for `loopscope studies`.
+        over: the population that it is about.
+        columns: what is printed, or several panels of columns.
+        paper: LaTeX label of the table, figure or section of the paper that it reproduces.
+        keys: how keys are printed.
+        notes: what the finished rows give reason to say.
+    """
 
     name: str
     title: str
-    paper: str
-    """LaTeX label of the table, figure or section of the paper that it reproduces."""
+    function: Callable[..., Any]
     summary: str
-    """One line."""
-    needs: str
-    """What a run must hold: a level of measurement, or an option of `measure`."""
-    caption: str
     over: Population
-    panels: tuple[Panel, ...]
-    keys: Mapping[str, str]
-    rows: Callable[[Any, Bootstrap], Any]
-    notes: Callable[[Sequence[Row], Records], Iterable[str]]
+    columns: Sequence[Column] | Sequence[Panel]
+    paper: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    notes: Callable[[Sequence[Row], Records], Iterable[str]] = lambda rows, records: ()
 
     kind = "table"
 
+    @property
+    def needs(self) -> str:
+        """What a run must hold: a level of measurement, or an option of `measure`."""
+        return self.over.needs
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        """One panel of all columns, or several."""
+        panels = tuple(each for each in self.columns if isinstance(each, Panel))
+        return panels or (Panel(tuple(each for each in self.columns if isinstance(each, Column))),)
+
     def table(self, records: Records, bootstrap: Bootstrap | None = None) -> TableResult:
         """The finished table."""
-        chosen = self.over(records)
-        settings = bootstrap or Bootstrap()
-        given = ((group, self.rows(group, settings)) for group in chosen.kept)
-        rows = [row for group, values in given for row in rows_of(group, values, settings)]
+        chosen, settings = self.over(records), bootstrap or Bootstrap()
+        rows = [row for group in chosen.kept for row in self.rows(group, settings)]
         return self.finish(rows, (*chosen.notes, *self.notes(rows, records)))
+
+    def rows(self, group: Any, bootstrap: Bootstrap) -> list[Row]:
+        """The rows of one group of the population."""
+        more = (bootstrap,) if len(inspect.signature(self.function).parameters) == 2 else ()
+        return rows_of(group, self.function(group, *more), bootstrap)
 
     def finish(self, rows: Iterable[Row], notes: Iterable[str] = ()) -> TableResult:
         """A table of rows that were made elsewhere."""
         label = self.paper if self.paper.startswith("tab:") else f"tab:{self.name}"
-        return TableResult(
-            self.name, label, self.title, self.caption, tuple(rows), self.panels, tuple(notes), self.keys
-        )
+        caption = " ".join((inspect.getdoc(self.function) or "").split())
+        return TableResult(self.name, label, self.title, caption, tuple(rows), self.panels, tuple(notes), self.keys)
 
 
 TABLES: dict[str, Table] = {}
 """Every table by name, in the order of declaration."""
 
 
-def table(
-    name: str,
-    title: str,
-    *,
-    paper: str = "",
-    summary: str,
-    over: Population,
-    columns: Sequence[Column] | Sequence[Panel],
-    needs: str = "",
-    keys: Mapping[str, str] | None = None,
-    notes: Callable[[Sequence[Row], Records], Iterable[str]] = lambda rows, records: (),
-) -> Callable[[Callable[..., Any]], Table]:
-    """Declare the table that the decorated function fills.
-
-    The function gets one group of the population, and the bootstrap if it has a second parameter. It returns the values
-    of its row, or a mapping from keys to values where a group has several rows, or rows.
-
-    Args:
-        name: as `loopscope tables --name` has it.
-        title: above the table.
-        paper: LaTeX label of what it reproduces; `tab:NAME` by default.
-        summary: one line for `loopscope studies`.
-        over: the population that it is about.
-        columns: what is printed, or several panels of columns.
-        needs: what a run must hold; by default what the population needs.
-        keys: how keys are printed.
-        notes: what the finished rows give reason to say.
-    """
-    panels = tuple(each if isinstance(each, Panel) else Panel(tuple(columns)) for each in columns[:1])  # type: ignore[arg-type]
-    if isinstance(columns[0], Panel):
-        panels = tuple(columns)  # type: ignore[arg-type]
-
-    def declare(function: Callable[..., Any]) -> Table:
-        alone = len(inspect.signature(function).parameters) == 1
-        caption = " ".join((inspect.getdoc(function) or "").split())
-        declared = Table(
-            *(name, title, paper or f"tab:{name}", summary, needs or over.needs, caption),
-            *(over, panels, keys or {}, (lambda group, _: function(group)) if alone else function, notes),
-        )
-        return TABLES.setdefault(name, declared)
-
-    return declare
+def table(name: str, title: str, **declared: Any) -> Callable[[Callable[..., Any]], Table]:
+    """Declare the table that the decorated function fills; further arguments are attributes of `Table`."""
+    declared["paper"] = declared.get("paper") or f"tab:{name}"
+    return lambda function: TABLES.setdefault(name, Table(name, title, function, **declared))
 
 
 def rows_of(group: Any, given: Any, bootstrap: Bootstrap) -> list[Row]:
@@ -324,10 +296,6 @@ def estimated(values: Mapping[Any, Any], bootstrap: Bootstrap) -> dict[Any, Valu
     for key, value in values.items():
         if isinstance(value, Statistic):
             sizes[value.size][key] = value
-    estimates = {key: each for group in sizes.values() for key, each in bootstrap.estimate(group).items()}
-    return {key: estimates.get(key) or _plain(value) for key, value in values.items()}
-
-
-def _plain(value: Any) -> Value:
-    plain: Value = value.item() if isinstance(value, np.generic) else value
-    return plain
+    found = {key: each for group in sizes.values() for key, each in bootstrap.estimate(group).items()}
+    plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
+    return plain | found

@@ -1,4 +1,7 @@
-"""Which conditions of some runs a table is about, and what its reader must know of them and of those left out."""
+"""Which groups of records a table is about, and what its reader must know of them and of those left out.
+
+A population is a function from records to a `Selection`; `needs` says what a run must hold for it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,16 @@ from typing import Any
 from loopscope.errors import setting
 from loopscope.store import Level
 from loopscope.studies.conditions import Condition, Weights, title
-from loopscope.studies.records import PAPER_COLUMNS, Records, Updates
+from loopscope.studies.records import Records, Updates
+
+PAPER_COLUMNS = frozenset(
+    ["kl_correction", "fp64_refined_change"]
+    + [f"fp64_{name}" for name in ("state_gap", "M", "L_D", "mu", "C_upper", "S", "safe_scale", "safe_gain")]
+    + [f"fp64_optimum_{name}" for name in ("low", "high", "kind", "gain_low", "gain_high", "slope", "curvature")]
+    + [f"fp64_sampled_{name}" for name in ("curvature", "convexity", "third")]
+)
+"""Columns that a run under the paper's protocol fills with the paper's envelope, brackets, residuals and extremes."""
+_UNFINISHED = " is unfinished: "
 
 
 @dataclass(frozen=True)
@@ -40,10 +52,14 @@ class Subject:
     includes: Callable[[Condition], bool]
     words: str
 
+    def none_here(self, records: Records) -> str:
+        """The note of a study whose runs hold nothing of the kind."""
+        return records.nothing(f"this study is about {self.words}, and these runs hold none")
+
 
 OPTION_TASKS = Subject(lambda condition: condition.kind == "options", "option tasks")
+AFFINE = Subject(lambda condition: condition.affine, "models with an affine readout")
 CONCAVE_PATHS = Subject(lambda condition: condition.concave, "solution tasks of models with an affine readout")
-_UNFINISHED = " is unfinished: "
 
 
 def updates_with(*columns: str, level: Level = Level.QUICK, about: Subject | None = None) -> Population:
@@ -60,39 +76,34 @@ def updates_with(*columns: str, level: Level = Level.QUICK, about: Subject | Non
 def select(records: Records, *columns: str, level: Level = Level.QUICK, about: Subject | None = None) -> Selection:
     """The conditions in which every question has all of `columns`; see `updates_with`."""
     of_interest = [updates for updates in records.updates if about is None or about.includes(updates.condition)]
-    kept = tuple(updates for updates in of_interest if updates.has(*columns))
-    notes = [*notes_on(updates.condition for updates in kept), *notes_on_bounds(kept, columns)]
-    missing: dict[str, dict[str, None]] = {}
-    for updates in of_interest:
-        if not updates.has(*columns):
-            lacking = ", ".join(name for name in columns if not updates.has(name))
-            measured = Level(updates.condition.level).includes(level)
-            how = (
-                f"no value of {lacking} for some of its questions"
-                if measured
-                else f"measure with {setting('level', level.value)}"
-            )
-            missing.setdefault(how, {})[name_of(updates.condition)] = None
-    notes += [f"without the columns of this study: {', '.join(names)} ({how})" for how, names in missing.items()]
     if not of_interest:
-        only = f"this study is about {about.words}, and these runs hold none" if about else ""
-        notes.append(records.nothing(only) if about else no_updates(records))
-    return Selection(kept, tuple(notes))
+        return Selection((), (about.none_here(records) if about else no_updates(records),))
+    kept = tuple(updates for updates in of_interest if updates.has(*columns))
+    missing: dict[str, dict[str, None]] = {}
+    for updates in (updates for updates in of_interest if not updates.has(*columns)):
+        how = f"measure with {setting('level', level.value)}"
+        if Level(updates.condition.level).includes(level):
+            lacking = ", ".join(name for name in columns if not updates.has(name))
+            how = f"no value of {lacking} for some of its questions"
+        missing.setdefault(how, {})[name_of(updates.condition)] = None
+    about_kept = (*notes_on(updates.condition for updates in kept), *notes_on_bounds(kept, columns))
+    return Selection(kept, (*about_kept, *(_without(names, how) for how, names in missing.items())))
 
 
-def with_table(name: str, asking: str, needs: str) -> Population:
+def _without(names: Iterable[str], how: str) -> str:
+    return f"without the columns of this study: {', '.join(names)} ({how})"
+
+
+def with_table(name: str, asking: str, needs: str, about: Subject | None = None) -> Population:
     """The updates that have rows in another table, which `measure` stores where it is asked for with `asking`."""
 
     def choose(records: Records) -> Selection:
-        chosen = select(records)
-        kept = tuple(updates for updates in chosen.kept if records.other_table(name, updates.condition) is not None)
-        left_out = {updates.condition for updates in chosen.kept} - {updates.condition for updates in kept}
-        without = dict.fromkeys(name_of(updates.condition) for updates in chosen.kept if updates.condition in left_out)
-        about_all = notes_on(updates.condition for updates in chosen.kept)
-        notes = [*notes_on(updates.condition for updates in kept), *(n for n in chosen.notes if n not in about_all)]
-        if without:
-            notes.append(f"without the columns of this study: {', '.join(without)} (measure with {asking})")
-        return Selection(kept, tuple(notes))
+        of_interest = select(records, about=about)
+        kept = tuple(each for each in of_interest.kept if records.other_table(name, each.condition) is not None)
+        without = dict.fromkeys(name_of(each.condition) for each in of_interest.kept if each not in kept)
+        notes = notes_on(updates.condition for updates in kept)
+        notes += (_without(without, f"measure with {asking}"),) if without else ()
+        return Selection(kept, notes if of_interest.kept else of_interest.notes)
 
     return Population(choose, needs)
 
@@ -102,8 +113,7 @@ def groups_of(find: Callable[[Records], Iterable[Any]], missing: Callable[[Recor
 
     def choose(records: Records) -> Selection:
         kept = tuple(find(records))
-        notes = notes_on(group.condition for group in kept)
-        return Selection(kept, notes if kept else (*notes, missing(records)))
+        return Selection(kept, notes_on(group.condition for group in kept) if kept else (missing(records),))
 
     return Population(choose, needs)
 

@@ -21,7 +21,6 @@ from loopscope.path import GRID, PATH_NODES, GridOptimum, Outcome, classify, end
 from loopscope.stats import Clusters
 from loopscope.store import StoredRun, sha256_bytes
 from loopscope.store.schema import ends_of
-from loopscope.store.verification import stored_verification
 from loopscope.studies.conditions import Condition, at, conditions_of, place_of, printable, run_labels
 
 Floats = NDArray[np.float64]
@@ -33,21 +32,11 @@ ACTION_STRIDE = 5
 """Every fifth grid scale is one of the five actions 0, 0.25, 0.5, 0.75, 1."""
 QUARTER = 5
 """Grid index of the quarter step."""
-PAPER_COLUMNS = frozenset(
-    {
-        "kl_correction",
-        *(f"fp64_{name}" for name in ("state_gap", "M", "L_D", "mu", "C_upper", "S", "safe_scale", "safe_gain")),
-        *(f"fp64_optimum_{name}" for name in ("low", "high", "kind", "gain_low", "gain_high", "slope", "curvature")),
-        *(f"fp64_sampled_{name}" for name in ("curvature", "convexity", "third")),
-        "fp64_refined_change",
-    }
-)
-"""Columns that a run under the paper's protocol fills with the paper's envelope, brackets, residuals and extremes."""
 
 
-def matrix(lists: pl.Series) -> Floats:
-    """Lists of one length as an array with a row for each."""
-    width = len(lists[0]) if len(lists) else 0
+def matrix(lists: pl.Series, width: int = 0) -> Floats:
+    """Lists of one length as an array with a row for each; `width` where there may be none."""
+    width = len(lists[0]) if len(lists) else width
     return lists.explode().cast(pl.Float64).to_numpy().reshape(len(lists), width)
 
 
@@ -57,16 +46,14 @@ class Updates:
 
     condition: Condition
     frame: pl.DataFrame
-    records: Records | None = field(default=None, repr=False, compare=False)
-    whole: Updates | None = field(default=None, repr=False, compare=False)
-    """The complete condition, where this is a part of it."""
+    records: Records = field(repr=False, compare=False)
 
     def __len__(self) -> int:
         return self.frame.height
 
     def where(self, inside: Mask) -> Updates:
         """The rows of a population."""
-        return replace(self, frame=self.frame.filter(pl.Series(inside, dtype=pl.Boolean)), whole=self.whole or self)
+        return replace(self, frame=self.frame.filter(pl.Series(inside, dtype=pl.Boolean)))
 
     def has(self, *columns: str) -> bool:
         """Whether every row has a value in all of these columns."""
@@ -84,16 +71,10 @@ class Updates:
         """One element of each list of a column, NaN where the list is null."""
         return self.frame[column].list.get(index).fill_null(np.nan).to_numpy()
 
-    def matrix(self, column: str) -> Floats:
-        """A list column as an array with one row per question; every list has the same length."""
-        return matrix(self.frame[column])
-
     def values(self, column: str) -> Floats:
         """The values that a column has, without nulls; none where the run lacks it altogether."""
-        if not self.has_some(column):
-            return np.empty(0)
-        found: Floats = self.frame[column].drop_nulls().cast(pl.Float64).to_numpy()
-        return found
+        found = self.floats(column) if self.has_some(column) else np.empty(0)
+        return np.asarray(found[~np.isnan(found)])
 
     @cached_property
     def ids(self) -> list[str]:
@@ -121,6 +102,11 @@ class Updates:
         return np.asarray(endpoint_prediction(self.slope, self.quadratic))
 
     @cached_property
+    def quadratic_scale(self) -> Floats:
+        """α̂."""
+        return self.floats("quadratic_scale")
+
+    @cached_property
     def outcome(self) -> NDArray[np.int8]:
         """Codes of `loopscope.path.Outcome`."""
         codes: NDArray[np.int8] = classify(self.slope, self.gain)
@@ -141,15 +127,16 @@ class Updates:
         """The paper's primary subset A > 0, Q < 0."""
         return (self.slope > 0) & (self.quadratic < 0)
 
-    @cached_property
-    def quadratic_scale(self) -> Floats:
-        """α̂."""
-        return self.floats("quadratic_scale")
+    @property
+    def right_signs(self) -> dict[str, Mask]:
+        """Whether the slope alone, and slope and curvature, have the sign of the gain."""
+        predictions = {"sign_slope": self.slope, "sign_quadratic": self.predicted}
+        return {name: np.sign(values) == np.sign(self.gain) for name, values in predictions.items()}
 
     @cached_property
     def grid_gain(self) -> Floats:
         """φ on the 21-point grid: [N, G]."""
-        return self.matrix("grid_gain").reshape(len(self), len(GRID))
+        return matrix(self.frame["grid_gain"], len(GRID))
 
     @cached_property
     def action_gain(self) -> Floats:
@@ -168,7 +155,7 @@ class Updates:
 
     def other_table(self, name: str) -> pl.DataFrame:
         """The rows of another table about these updates, in the order of the run."""
-        found = self.records.other_table(name, self.condition) if self.records else None
+        found = self.records.other_table(name, self.condition)
         assert found is not None, f"a population without the table {name}"
         return found
 
@@ -187,8 +174,7 @@ class Updates:
     @cached_property
     def sweep(self) -> DepthSweep | None:
         """The depth sweep of the same questions, where the run has one."""
-        sweeps = self.records.sweeps if self.records else ()
-        return next((sweep for sweep in sweeps if sweep.condition.same_set(self.condition)), None)
+        return next((each for each in self.records.sweeps if each.condition.same_set(self.condition)), None)
 
 
 @dataclass(frozen=True)
@@ -200,12 +186,17 @@ class DepthSweep:
     depths: tuple[int, ...]
     utility: Floats
     """[N, depths]."""
-    correct: Floats | None
-    """1 where the chosen option is the right one, [N, depths]; None for solutions."""
     chosen: Counts | None = None
     """The chosen option, [N, depths]; None for solutions."""
     right: Counts | None = None
     """The right option, [N]; None for solutions."""
+
+    @property
+    def correct(self) -> Floats | None:
+        """1 where the chosen option is the right one, [N, depths]; None for solutions."""
+        if self.chosen is None or self.right is None:
+            return None
+        return np.asarray(self.chosen == self.right[:, None], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -230,10 +221,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class TraceRows:
-    """The likeliest token at the reference positions of one evaluation set, loop by loop.
-
-    The reference of an option task is the right option: tokens of the others are no reference positions.
-    """
+    """The likeliest token at the reference positions (of an option task, the right option's) loop by loop."""
 
     condition: Condition
     row_P: NDArray[Any]
@@ -260,14 +248,12 @@ class TraceRows:
     @cached_property
     def changed(self) -> Mask:
         """Whether the likeliest token is another one than a loop before; never after the first; [P, T]."""
-        first = np.zeros((len(self.row_P), 1), dtype=bool)
-        return np.concatenate([first, self.top_PT[:, 1:] != self.top_PT[:, :-1]], axis=1)
+        return np.asarray(np.diff(self.top_PT, axis=1, prepend=self.top_PT[:, :1]) != 0)
 
     @property
     def settled(self) -> NDArray[Any]:
         """The loop after which the likeliest token stays what it is: 1 where it never changes; [P]."""
-        depths = np.arange(1, self.loops + 1)
-        return np.asarray(np.where(self.changed, depths, 1).max(axis=1))
+        return np.asarray(np.where(self.changed, np.arange(1, self.loops + 1), 1).max(axis=1))
 
 
 class Records:
@@ -291,7 +277,7 @@ class Records:
     def conditions(self) -> Iterator[tuple[StoredRun, Condition]]:
         """Every evaluation set with its run, without an update; labels tell the runs apart."""
         for run, label in zip(self.runs, self._labels, strict=True):
-            for condition in conditions_of(run, label, self._models.get(place_of(run))):
+            for condition in conditions_of(run, label, self._models.get(place_of(run), "")):
                 yield run, condition
 
     def run_of(self, condition: Condition) -> StoredRun:
@@ -301,14 +287,13 @@ class Records:
     @cached_property
     def updates(self) -> tuple[Updates, ...]:
         """All conditions with records, in the order of runs, tasks and transitions."""
-        return tuple(group for run, condition in self.conditions() for group in self._updates(run, condition))
-
-    def _updates(self, run: StoredRun, condition: Condition) -> Iterator[Updates]:
-        here = run.records.filter(of_set(condition))
-        for transition in run.manifest.transitions:
-            rows = here.filter(pl.col("transition") == transition).sort("row")
-            if rows.height:
-                yield Updates(at(condition, transition, rows.height), rows, self)
+        found = []
+        for run, condition in self.conditions():
+            here = run.records.filter(of_set(condition)).sort("row")
+            for transition in run.manifest.transitions:
+                rows = here.filter(pl.col("transition") == transition)
+                found += [Updates(at(condition, transition, rows.height), rows, self)] if rows.height else []
+        return tuple(found)
 
     def only(self, chosen: Sequence[Updates]) -> Records:
         """The same records with some of their updates, in this order."""
@@ -319,8 +304,9 @@ class Records:
     @cached_property
     def sweeps(self) -> tuple[DepthSweep, ...]:
         """All evaluation sets with utilities at more than one depth."""
-        found = (_sweep(run, condition) for run, condition in self.conditions())
-        return tuple(sweep for sweep in found if sweep is not None and len(sweep.depths) > 1)
+        several = ((run, condition) for run, condition in self.conditions() if len(run.manifest.depths) > 1)
+        found = (_sweep(run, condition) for run, condition in several)
+        return tuple(sweep for sweep in found if sweep.ids)
 
     def tokens(self) -> Iterator[Tokens]:
         """Token rows by condition, of the runs that were measured with them; one task in memory at a time."""
@@ -338,9 +324,7 @@ class Records:
 
     def nothing(self, reason: str) -> str:
         """Why a study has nothing to show: the reason given, unless the runs hold no records at all."""
-        if self.updates or self.sweeps:
-            return reason
-        return self.no_updates()
+        return reason if self.updates or self.sweeps else self.no_updates()
 
     def no_updates(self) -> str:
         """Why there is no update in any of the runs."""
@@ -355,39 +339,21 @@ class Records:
         run = self.run_of(condition)
         if not run.manifest.paths:
             return None
-        row = run.paths.filter(
-            of_set(condition), pl.col("transition") == condition.transition, pl.col("row") == question
-        ).collect()
+        row = run.paths.filter(of_update(condition), pl.col("row") == question).collect()
         return (np.linspace(0.0, 1.0, PATH_NODES), row["gain"][0].to_numpy()) if row.height else None
-
-    def certificates(self, condition: Condition) -> pl.DataFrame | None:
-        """The certificates of a condition's updates, where its run has some."""
-        stored = self.run_of(condition).certificates
-        if stored is None:
-            return None
-        rows = stored.filter(of_set(condition), pl.col("transition") == condition.transition)
-        # A `Run` names outcomes in the order of their codes.
-        rows = rows.sort("row").with_columns(pl.col("outcome").to_physical().cast(pl.Int8))
-        return rows if rows.height else None
 
     def other_table(self, table: str, condition: Condition) -> pl.DataFrame | None:
         """The rows of another table about a condition's updates, in the order of the run; None where it has none."""
         run = self.run_of(condition)
         if not has_table(run, table):
             return None
-        rows = run.read(table).filter(of_set(condition), pl.col("transition") == condition.transition)
-        return rows.sort("row") if rows.height else None
-
-    def verification(self, condition: Condition) -> list[dict[str, Any]] | None:
-        """What `verify --bitwise` compared when it computed a condition's run a second time; None where it did not."""
-        stored = stored_verification(self.run_of(condition))
-        return None if stored is None else [each.model_dump() for each in stored.comparisons]
+        rows = run.read(table).filter(of_update(condition)).sort("row")
+        if "outcome" in rows.columns:  # a `Run` names outcomes, in the order of their codes
+            rows = rows.with_columns(pl.col("outcome").to_physical().cast(pl.Int8))
+        return rows if rows.height else None
 
     def inputs(self) -> list[dict[str, object]]:
         """What the numbers come from: each run's manifest digest and the hash of every shard; the hash of a log."""
-        logs: list[dict[str, object]] = [
-            {"log": printable(path.name), "sha256": sha256_bytes(path.read_bytes())} for path, _ in self.logs
-        ]
         runs: list[dict[str, object]] = [
             {
                 "run": label,
@@ -400,7 +366,9 @@ class Records:
             }
             for label, run in zip(self._labels, self.runs, strict=True)
         ]
-        return runs + logs
+        return runs + [
+            {"log": printable(path.name), "sha256": sha256_bytes(path.read_bytes())} for path, _ in self.logs
+        ]
 
 
 def of_set(condition: Condition) -> pl.Expr:
@@ -408,35 +376,34 @@ def of_set(condition: Condition) -> pl.Expr:
     return (pl.col("task") == condition.task) & (pl.col("split") == condition.split)
 
 
+def of_update(condition: Condition) -> pl.Expr:
+    """Which rows belong to its update."""
+    return of_set(condition) & (pl.col("transition") == condition.transition)
+
+
 def has_table(run: StoredRun, name: str) -> bool:
     """Whether a run holds a table."""
     return any(table.name == name for table in run.manifest.tables())
 
 
-def _sweep(run: StoredRun, condition: Condition) -> DepthSweep | None:
-    rows = run.depths.filter(of_set(condition))
-    if not rows.height:
-        return None
-    rows = rows.sort("row", "depth")
-    depths = tuple(run.manifest.depths)
-    questions = rows.height // len(depths)
-    ids = rows["example_id"].to_list()[:: len(depths)]
-    return DepthSweep(
-        at(condition, None, questions),
-        tuple(ids),
-        depths,
-        rows["utility"].to_numpy().reshape(questions, len(depths)),
-        *_choices(run, condition, rows, questions),
-    )
+def _sweep(run: StoredRun, condition: Condition) -> DepthSweep:
+    rows, depths = run.depths.filter(of_set(condition)).sort("row", "depth"), tuple(run.manifest.depths)
+    ids = tuple(rows["example_id"].to_list()[:: len(depths)])
+    chosen = right = None
+    if condition.kind == "options" and not rows["chosen_option"].null_count():
+        chosen = rows["chosen_option"].to_numpy().reshape(len(ids), len(depths))
+        right = run.examples.filter(of_set(condition)).sort("row")["correct_option"].to_numpy()
+    utility = rows["utility"].to_numpy().reshape(len(ids), len(depths))
+    return DepthSweep(at(condition, None, len(ids)), ids, depths, utility, chosen, right)
 
 
-def _choices(run: StoredRun, condition: Condition, rows: pl.DataFrame, questions: int) -> tuple[Any, Any, Any]:
-    """Whether the chosen option is the right one, the chosen, the right."""
-    if condition.kind != "options" or rows["chosen_option"].null_count():
-        return None, None, None
-    right = run.examples.filter(of_set(condition)).sort("row")["correct_option"].to_numpy()
-    chosen = rows["chosen_option"].to_numpy().reshape(questions, -1)
-    return np.asarray(chosen == right[:, None], dtype=np.float64), chosen, right
+def _of_references(run: StoredRun, condition: Condition, rows: pl.LazyFrame) -> pl.LazyFrame:
+    """The rows of a table by token that are about the evaluation set's references."""
+    rows = rows.filter(of_set(condition))
+    if condition.kind != "options":
+        return rows
+    right = run.examples.lazy().filter(of_set(condition)).select("row", option="correct_option")
+    return rows.join(right, on=["row", "option"], how="semi", maintain_order="left")
 
 
 def _tokens(run: StoredRun, condition: Condition) -> Iterator[Tokens]:
@@ -444,11 +411,7 @@ def _tokens(run: StoredRun, condition: Condition) -> Iterator[Tokens]:
     continues = (pl.col("exit_depth") > ends_of(pl.col("transition"))[0]).alias("continues")
     columns = ("row", "transition", "slope", "quadratic", "gain", "quarter_gain", "quadratic_gain", *gated)
     # One pass over the shards for all transitions: they lie side by side in every shard.
-    rows = run.tokens.filter(of_set(condition))
-    if condition.kind == "options":
-        right = run.examples.lazy().filter(of_set(condition)).select("row", option="correct_option")
-        rows = rows.join(right, on=["row", "option"], how="semi", maintain_order="left")
-    found = rows.with_columns(continues).select(columns).collect()
+    found = _of_references(run, condition, run.tokens).with_columns(continues).select(columns).collect()
     for transition in run.manifest.transitions:
         here = found.filter(pl.col("transition") == transition)
         if here.height:
@@ -458,13 +421,10 @@ def _tokens(run: StoredRun, condition: Condition) -> Iterator[Tokens]:
 
 
 def _trace_rows(run: StoredRun, condition: Condition) -> TraceRows:
-    rows = run.trace.filter(of_set(condition))
-    if condition.kind == "options":
-        right = run.examples.lazy().filter(of_set(condition)).select("row", option="correct_option")
-        rows = rows.join(right, on=["row", "option"], how="semi")
-    frame = rows.select("row", "token", "depth", "token_id", "top_id").collect().sort("row", "token", "depth")
+    columns = ("row", "token", "depth", "token_id", "top_id")
+    frame = _of_references(run, condition, run.trace).select(columns).collect().sort("row", "token", "depth")
     loops = run.manifest.depths[-1]
     each = frame.gather_every(loops)
-    condition = at(condition, None, each["row"].n_unique())
     top_PT = frame["top_id"].to_numpy().reshape(-1, loops)
-    return TraceRows(condition, each["row"].to_numpy(), each["token_id"].to_numpy(), top_PT)
+    measured = at(condition, None, each["row"].n_unique())
+    return TraceRows(measured, each["row"].to_numpy(), each["token_id"].to_numpy(), top_PT)

@@ -20,7 +20,7 @@ MEASURES_ACROSS = 6
 MOST_LINES = 60
 """Lines of a panel that a notebook shows."""
 GAP = "  "
-_SPEC = re.compile(r"(\+?)(?:\.(\d+)([fe%]))?")
+_SPEC = re.compile(r"(\+?)\.(\d+)([f%])")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -34,6 +34,11 @@ class Sheet:
     rows: tuple[tuple[Row | None, ...], ...]
     """The row behind each cell; None where a cell belongs to several rows, or to none."""
 
+    def keeping(self, kept: Sequence[int]) -> Sheet:
+        """Some of the columns."""
+        lines = tuple(tuple(line[index] for index in kept) for line in self.lines)
+        return replace(self, columns=tuple(self.columns[index] for index in kept), lines=lines)
+
 
 def sheets(result: TableResult, *, uniform: bool = False) -> list[Sheet]:
     """All panels of a table; `uniform` gives all numbers of a column the same decimals."""
@@ -45,8 +50,8 @@ def sheets(result: TableResult, *, uniform: bool = False) -> list[Sheet]:
     return found
 
 
-def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False, exact: bool = False) -> str:
-    """A value as it is printed, with more decimals where fewer than two digits would show; `exact` keeps the format.
+def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False) -> str:
+    """A value as it is printed, with more decimals where fewer than two digits would show.
 
     The paper does the same where a mean is far below the others of its column.
 
@@ -60,7 +65,7 @@ def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False, exact
         return printable(value) or DASH
     if value is None or math.isnan(value):
         return DASH
-    spec = spec if exact else legible(value / per, spec)
+    spec = legible([value / per], spec)
     written = _decimal(value / per, spec)
     if interval is None:
         return written
@@ -68,17 +73,15 @@ def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False, exact
     return f"{written} [{low}, {high}]"
 
 
-def legible(value: float, spec: str) -> str:
-    """The format with so many decimals that two digits show; a power of ten where those are too many."""
+def legible(values: Sequence[float], spec: str) -> str:
+    """The format with so many decimals that the smallest value shows two digits; a power of ten where they are many."""
     match = _SPEC.fullmatch(spec)
-    if match is None or match[3] in (None, "e"):
+    sizes = [abs(value) * (100 if "%" in spec else 1) for value in values if value and math.isfinite(value)]
+    if match is None or not sizes or min(sizes) >= 10.0 ** (1 - int(match[2])):
         return spec
-    sign, decimals, kind = match[1], int(match[2]), match[3]
-    size = abs(value) * (100 if kind == "%" else 1)
-    if size == 0 or size >= 10.0 ** (1 - decimals):
-        return spec
-    needed = 2 - math.floor(math.log10(size))
-    return f"{sign}.2e" if needed > MOST_DECIMALS else f"{sign}.{needed}{kind}"
+    needed = (2 if len(values) == 1 else 1) - math.floor(math.log10(min(sizes)))
+    before = 0 if len(values) == 1 else max(1, 1 + math.floor(math.log10(max(sizes))))
+    return f"{match[1]}.2e" if needed + before > MOST_DECIMALS else f"{match[1]}.{needed}{match[3]}"
 
 
 def _decimal(value: float, spec: str) -> str:
@@ -91,23 +94,11 @@ def _decimal(value: float, spec: str) -> str:
 
 def _uniform(result: TableResult, column: Column) -> Column:
     """The column with one format for each value, chosen so that the smallest shows two digits."""
-
-    def wanted(name: str, spec: str) -> str:
-        match = _SPEC.fullmatch(spec)
-        if match is None or match[3] in (None, "e"):
-            return spec
-        factor = (100 if match[3] == "%" else 1) / column.per
-        found = [getattr(value, "value", value) for value in (row.value(name) for row in result.rows)]
-        sizes = [abs(each * factor) for each in found if isinstance(each, int | float) and each and math.isfinite(each)]
-        if not sizes or min(sizes) >= 10.0 ** (1 - int(match[2])):
-            return spec
-        needed = 1 - math.floor(math.log10(min(sizes)))
-        before = max(1, 1 + math.floor(math.log10(max(sizes))))
-        return f"{match[1]}.2e" if needed + before > MOST_DECIMALS else f"{match[1]}.{needed}{match[3]}"
-
-    cell = "".join(
-        text + ("" if name is None else f"{{{name}:{wanted(name, spec)}}}") for text, name, spec in column.parts
-    )
+    cell = ""
+    for text, name, spec in column.parts:
+        found = [] if name is None else [getattr(row[name], "value", row[name]) for row in result.rows]
+        sizes = [each / column.per for each in found if isinstance(each, int | float)]
+        cell += text + ("" if name is None else f"{{{name}:{legible([*sizes, 0.0], spec)}}}")
     return replace(column, cell=cell)
 
 
@@ -126,7 +117,7 @@ def _cell(result: TableResult, row: Row, column: Column) -> str:
     if column.cell == KEY:
         return printable(result.key_names.get(row.key, row.key))
     written = [
-        (text, None if name is None else number(row.value(name), spec, column.per, ci=column.ci))
+        (text, None if name is None else number(row[name], spec, column.per, ci=column.ci))
         for text, name, spec in column.parts
     ]
     if all(value in (None, DASH) for _, value in written):
@@ -147,31 +138,29 @@ def _pivoted(result: TableResult, panel: Panel) -> list[Sheet]:
     leads = tuple(column for column in panel.columns if column.left)
     measures = tuple(column for column in panel.columns if not column.left)
     leading = [tuple(_cell(result, row, column) for column in leads) for row in result.rows]
-    sides = [str(row.value(panel.across)) for row in result.rows]
+    sides = [str(row[panel.across]) for row in result.rows]
     if len(set(zip(leading, sides, strict=True))) < len(result.rows):
         # Two runs of one condition: name the run, or one would hide the other.
         sides = [f"{side} ({row.condition.run})" for side, row in zip(sides, result.rows, strict=True)]
-    heads = list(dict.fromkeys(sides))
     lines: dict[tuple[str, ...], dict[str, Row]] = {}
     for lead, side, row in zip(leading, sides, result.rows, strict=True):
         lines.setdefault(lead, {})[side] = row
-    width = max(1, MEASURES_ACROSS // max(len(measures), 1))
-    found = []
+    heads, width, found = list(dict.fromkeys(sides)), max(1, MEASURES_ACROSS // max(len(measures), 1)), []
     for start in range(0, max(len(heads), 1), width):
         shown = heads[start : start + width]
         kept = {lead: rows for lead, rows in lines.items() if any(head in rows for head in shown)}
         spread = [(head, measure) for head in shown for measure in measures]
-        grouped = len(measures) > 1
         columns = leads + tuple(
-            replace(measure, group=head) if grouped else replace(measure, head=head, group="")
+            replace(measure, group=head) if len(measures) > 1 else replace(measure, head=head, group="")
             for head, measure in spread
         )
-        body = tuple(
-            lead + tuple(_cell(result, rows[head], measure) if head in rows else DASH for head, measure in spread)
-            for lead, rows in kept.items()
-        )
-        behind = tuple((None,) * len(leads) + tuple(rows.get(head) for head, _ in spread) for rows in kept.values())
-        found.append(Sheet(panel.title, columns, body, behind))
+        behind = [[rows.get(head) for head, _ in spread] for rows in kept.values()]
+        cells = [
+            tuple(DASH if row is None else _cell(result, row, m) for row, (_, m) in zip(rows, spread, strict=True))
+            for rows in behind
+        ]
+        body = tuple(lead + line for lead, line in zip(kept, cells, strict=True))
+        found.append(Sheet(panel.title, columns, body, tuple((*[None] * len(leads), *rows) for rows in behind)))
     return found
 
 
@@ -191,20 +180,11 @@ def as_text(result: TableResult) -> str:
     parts = [result.title]
     for sheet in sheets(result) if result.rows else ():
         parts += [f"\n{sheet.title}"] if sheet.title else []
-        parts.append(_grid(_without_dashes(sheet)))
+        left = [index for index, column in enumerate(sheet.columns) if column.left]
+        filled = [index for index in range(len(sheet.columns)) if any(line[index] != DASH for line in sheet.lines)]
+        kept = sorted({*left, *filled})
+        parts.append(_grid(sheet if kept == left else sheet.keeping(kept)))
     return "\n".join([*parts, *(f"note: {note}" for note in result.notes)])
-
-
-def _without_dashes(sheet: Sheet) -> Sheet:
-    kept = [
-        index
-        for index, column in enumerate(sheet.columns)
-        if column.left or any(line[index] != DASH for line in sheet.lines)
-    ]
-    if all(sheet.columns[index].left for index in kept):
-        return sheet
-    lines = tuple(tuple(line[index] for index in kept) for line in sheet.lines)
-    return replace(sheet, columns=tuple(sheet.columns[index] for index in kept), lines=lines)
 
 
 def _grid(sheet: Sheet) -> str:
@@ -227,7 +207,7 @@ def _grid(sheet: Sheet) -> str:
         sides = (str.ljust if column.left else str.rjust for column in sheet.columns)
         return GAP.join(side(cell, width) for side, cell, width in zip(sides, cells, widths, strict=True))
 
-    lines = [rule, *([GAP.join(above)] if any(above) and any(column.group for column in sheet.columns) else [])]
+    lines = [rule, *([GAP.join(above)] if any(column.group for column in sheet.columns) else [])]
     lines += [line([head[level] for head in heads]) for level in range(height)]
     return "\n".join(each.rstrip() for each in [*lines, rule, *map(line, sheet.lines), rule])
 
@@ -239,12 +219,15 @@ def as_markdown(result: TableResult) -> str:
         parts += [f"*{_escape(sheet.title)}*"] if sheet.title else []
         heads = [f"{column.group}: {column.head}" if column.group else column.head for column in sheet.columns]
         rules = [":---" if column.left else "---:" for column in sheet.columns]
-        body = sheet.lines or ((DASH,) + ("",) * (len(heads) - 1),)
-        lines = [list(map(_escape, heads)), rules, *([_escape(cell) for cell in line] for line in body)]
+        lines = [list(map(_escape, heads)), rules, *([_escape(cell) for cell in line] for line in _body(sheet))]
         parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
     if result.notes:
         parts.append("\n".join(f"- {_escape(note)}" for note in result.notes))
     return "\n\n".join(parts) + "\n"
+
+
+def _body(sheet: Sheet) -> tuple[tuple[str, ...], ...]:
+    return sheet.lines or ((DASH,) + ("",) * (len(sheet.columns) - 1),)
 
 
 def _escape(text: str) -> str:
@@ -261,10 +244,10 @@ def as_html(result: TableResult) -> str:
             spans = (element("th", group, colspan=n, style="text-align:center") for group, n in groups(sheet.columns))
             above = element("tr", *spans)
         heads = [column.head.replace("\n", " ") for column in sheet.columns]
-        lines = sheet.lines[:MOST_LINES] or [(DASH,) + ("",) * (len(heads) - 1)]
-        more = len(sheet.lines) - MOST_LINES
         parts += [element("p", element("em", sheet.title))] if sheet.title else []
-        parts.append(html_table(heads, lines, words=[column.left for column in sheet.columns], above=above))
+        words = [column.left for column in sheet.columns]
+        parts.append(html_table(heads, _body(sheet)[:MOST_LINES], words=words, above=above))
+        more = len(sheet.lines) - MOST_LINES
         parts += [element("p", f"… and {more} more lines", style=SOFT)] if more > 0 else []
     parts += [element("p", f"note: {note}", style=SOFT) for note in result.notes]
     return element("div", *parts)

@@ -1,4 +1,4 @@
-"""A run in a few sentences: the earliest update at which the loop clearly did harm, then every update of the run.
+"""A run in a few sentences and one table: what `print(run)`, `loopscope demo` and the first view of the page say.
 
 The update that leads is chosen by the data: the earliest whose mean gain is below zero with its whole interval.
 Intervals resample questions.
@@ -6,196 +6,131 @@ Intervals resample questions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-import numpy as np
 import polars as pl
 
-from loopscope.stats import Bootstrap, Estimate, Mean, Ratio
+from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.store import StoredRun
-from loopscope.store.schema import update_name
-from loopscope.studies.records import Floats, Records, Updates
+from loopscope.studies.records import Mask, Records, Updates
 
 
 @dataclass(frozen=True)
-class UpdateSummary:
-    """One model on one task, one update t → t+1."""
+class Finding:
+    """What one update did to all questions of a set, in counts."""
 
-    transition: int
+    update: str
+    """`4→5`."""
+    kind: str
+    """`solution` or `options`."""
     questions: int
     harmful: int
     failures: int
-    """Finite-step failures: the slope is positive and the gain is not."""
-    quarter_recovered: int
-    quadratic_recovered: int
-    failure_share: Estimate
-    """Finite-step failures among harmful updates."""
-    quarter_recovery: Estimate
-    quadratic_recovery: Estimate
-    full_gain: Estimate
-    quarter_gain: Estimate
-    quadratic_gain: Estimate
-    sign_slope: Estimate
-    sign_quadratic: Estimate
+    """Finite-step failures."""
+    predicted: int | None
+    """Of these, how many gain at the scale that slope and curvature predict; None where it was not measured."""
 
-    @property
-    def declines(self) -> bool:
-        """Whether the mean gain is below zero with its whole interval."""
-        interval = self.full_gain.interval
-        return interval is not None and interval.high < 0
+    def title(self, model: str) -> str:
+        """The finding in a few words."""
+        where = f"{model}: loop {self.update}"
+        if self.failures:
+            return f"{where} goes too far on {self.failures} of {self.questions} questions"
+        if self.harmful:
+            return f"{where} goes the wrong way on {self.harmful} of {self.questions} questions"
+        return f"{where} harms no question"
 
-    @property
-    def name(self) -> str:
-        """`4→5`."""
-        return update_name(self.transition)
-
-    def finding(self) -> str:
-        """What happened at this update, in one sentence."""
-        said = (
-            f"loop {self.name} lowered the support of {self.harmful} of {self.questions} references (mean change over"
-            f" all: {_signed(self.full_gain)} nats a token)"
-        )
+    def sentence(self, subject: str = "It") -> str:
+        """What the title rests on; a subject is named where no title stands above."""
+        options = self.kind == "options"
         if not self.harmful:
-            return f"loop {self.name} lowered the support of no reference"
-        said += (
-            f"; {self.failures} of these {self.harmful} updates ({_percent(self.failure_share)}) pointed the right way"
-            " and went too far"
-        )
-        if self.failures:
-            said += (
-                f", and the step that slope and curvature predict recovers {self.quadratic_recovered} of them,"
-                f" a quarter of the step {self.quarter_recovered}"
-            )
-        return said
-
-    def details(self) -> list[str]:
-        """What the sentence rests on."""
-        lines = [
-            f"mean gain: full step {_signed(self.full_gain)}, quarter {_signed(self.quarter_gain)},"
-            f" quadratic {_signed(self.quadratic_gain)}",
-            f"sign of the gain predicted by A: {_percent(self.sign_slope)}, by A+Q: {_percent(self.sign_quadratic)}",
-        ]
-        if self.failures:
-            lines.append(
-                f"failures recovered: quarter {_percent(self.quarter_recovery)}, quadratic"
-                f" {_percent(self.quadratic_recovery)}"
-            )
-        return lines
-
-    def line(self) -> str:
-        """The update among others."""
-        share = f" ({_percent(self.failure_share)})" if self.harmful else ""
-        return (
-            f"{self.name}: mean gain {_signed(self.full_gain)}, {self.harmful} of {self.questions} harmful,"
-            f" {self.failures} of them too long a step{share}; sign by A {_percent(self.sign_slope)},"
-            f" by A+Q {_percent(self.sign_quadratic)}"
-        )
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One model on one task."""
-
-    model: str
-    task: str
-    questions: int
-    trained_depth: int | None
-    first_depth: int
-    best_depth: int
-    depth_gain: Estimate
-    """Mean utility at the trained depth less that at the first stored depth; no value where one is not stored."""
-    updates: tuple[UpdateSummary, ...]
-
-    @cached_property
-    def earliest_decline(self) -> UpdateSummary | None:
-        """The earliest measured update whose mean gain is clearly below zero."""
-        return next((update for update in self.updates if update.declines), None)
-
-    def lines(self) -> list[str]:
-        """The summary in sentences, the finding first."""
-        leading = self.earliest_decline
-        first, last = self.updates[0].name, self.updates[-1].name
-        if leading is None:
-            written = [f"no clear decline at the measured loops {first} to {last}"]
+            what = "the right option of none" if options else "no reference"
+            return f"{subject} makes {what} of the {self.questions} questions less likely."
+        if options:
+            said = f"{subject} makes the right option less likely for {self.harmful} of {self.questions} questions"
         else:
-            written = [leading.finding(), *leading.details()]
-        written.append(
-            f"best depth: {self.best_depth} loops"
-            + (f" (trained for {self.trained_depth})" if self.trained_depth else "")
-            + (
-                f"; the trained depth is worth {_signed(self.depth_gain)} nats over depth {self.first_depth}"
-                if self.depth_gain.value is not None
-                else ""
-            )
+            said = f"{subject} makes {self.harmful} of {self.questions} references less likely"
+        if not self.failures:
+            return f"{said}; none of these updates starts in a helpful direction."
+        share = percent(self.failures / self.harmful)
+        said += f"; {share} of these updates are finite-step failures: the direction helps, the step is too long"
+        if self.predicted is None:
+            return f"{said}."
+        return (
+            f"{said}. The length that slope and curvature predict gains in {self.predicted} of these {self.failures}."
         )
-        written += [update.line() for update in self.updates if update is not leading]
-        return written
+
+    def meaning(self) -> str:
+        """What that means, in two sentences."""
+        if self.failures:
+            which = "the right option" if self.kind == "options" else "the reference"
+            return (
+                "One more loop is a direction and a length: in these cases the direction helps and the length "
+                f"overshoots, so a shorter step the same way would have made {which} more likely. Slope and curvature "
+                "at the start of the step predict it, but they are made with the answer at hand: they explain "
+                "failures and do not choose steps."
+            )
+        if self.harmful:
+            return (
+                "Where this loop harms, it starts in the wrong direction, so a short step the same way harms as well. "
+                "It is the direction that fails here, not the length of the step."
+            )
+        return (
+            "At this depth one more loop does no harm to any question. What more loops do is seen at the other updates."
+        )
 
 
-def summarise(run: StoredRun, bootstrap: Bootstrap | None = None) -> Summary:
-    """The summary of a run of one task at level grid or above."""
-    records = Records([run])
-    resample = bootstrap or Bootstrap()
-    sweep = records.sweeps[0]
-    trained = run.manifest.model.trained_depth
-    depth_gain = Estimate(None, len(sweep.ids))
-    if trained in sweep.depths:
-        change = sweep.utility[:, sweep.depths.index(trained)] - sweep.utility[:, 0]
-        depth_gain = resample.estimate({"gain": Mean(change)})["gain"]
-    return Summary(
-        model=run.manifest.model.name,
-        task=records.updates[0].condition.task,
-        questions=len(records.updates[0]),
-        trained_depth=trained,
-        first_depth=sweep.depths[0],
-        best_depth=sweep.depths[int(np.argmax(sweep.utility.mean(axis=0)))],
-        depth_gain=depth_gain,
-        updates=tuple(_of_update(updates, resample) for updates in records.updates),
-    )
-
-
-def _of_update(updates: Updates, resample: Bootstrap) -> UpdateSummary:
-    full, quarter, quadratic = updates.gain, shorter_gain(updates, "quarter"), shorter_gain(updates, "quadratic")
-    assert quarter is not None
-    assert quadratic is not None
-    slope, predicted = updates.slope, updates.slope + updates.quadratic
-    harmful = full < 0
-    failures = harmful & (slope > 0)
-    estimates = resample.estimate(
-        {
-            "failure_share": Ratio(failures, harmful),
-            "quarter_recovery": Ratio(failures & (quarter > 0), failures),
-            "quadratic_recovery": Ratio(failures & (quadratic > 0), failures),
-            "full_gain": Mean(full),
-            "quarter_gain": Mean(quarter),
-            "quadratic_gain": Mean(quadratic),
-            "sign_slope": Mean(np.sign(slope) == np.sign(full)),
-            "sign_quadratic": Mean(np.sign(predicted) == np.sign(full)),
-        }
-    )
-    transition = updates.condition.transition
-    assert transition is not None
-    return UpdateSummary(
-        transition=transition,
+def finding(updates: Updates) -> Finding:
+    """What one update did, counted over its questions."""
+    return Finding(
+        update=updates.condition.update,
+        kind=updates.condition.kind,
         questions=len(updates),
-        harmful=int(harmful.sum()),
-        failures=int(failures.sum()),
-        quarter_recovered=int((failures & (quarter > 0)).sum()),
-        quadratic_recovered=int((failures & (quadratic > 0)).sum()),
-        **estimates,
+        harmful=int(updates.harmful.sum()),
+        failures=int(updates.finite_step.sum()),
+        predicted=_recovered(updates, updates.finite_step),
     )
 
 
-def _percent(estimate: Estimate) -> str:
-    if estimate.value is None:
-        return "—"
-    if estimate.interval is None:
-        return f"{100 * estimate.value:.1f}%"
-    return f"{100 * estimate.value:.1f}% [{100 * estimate.interval.low:.1f}, {100 * estimate.interval.high:.1f}]"
+def _recovered(updates: Updates, failures: Mask) -> int | None:
+    """How many failures gain at the predicted scale, with the gains of the table `quadratic-intervention`.
+
+    These are of the state rounded to BF16; without rounding where a run has no such column, None without either.
+    """
+    column = next((name for name in ("bf16_quadratic_gain", "quadratic_gain") if updates.has(name)), None)
+    return None if column is None else int((updates.floats(column)[failures] > 0).sum())
 
 
-def _signed(estimate: Estimate) -> str:
-    return "—" if estimate.value is None else f"{estimate.value:+.5f}"
+def mean_gain(updates: Updates, bootstrap: Bootstrap) -> Estimate:
+    """Mean gain of the full step."""
+    return bootstrap.estimate({"gain": Mean(updates.gain)})["gain"]
+
+
+def clearly(estimate: Estimate) -> int:
+    """1 where the whole interval lies above zero, -1 where it lies below, 0 where it does neither."""
+    interval = estimate.interval
+    return 0 if interval is None else (interval.low > 0) - (interval.high < 0)
+
+
+def leading_update(updates: Sequence[Updates], full: Sequence[Estimate]) -> int:
+    """The place of the update that tells most: the earliest that clearly lowers the mean utility.
+
+    Where none does, the one with most finite-step failures, then the one with most harmful updates.
+
+    Args:
+        updates: of one evaluation set, by transition.
+        full: mean gain of the full step of each.
+    """
+    for place, estimate in enumerate(full):
+        if clearly(estimate) < 0:
+            return place
+    counts = [(int(each.finite_step.sum()), int(each.harmful.sum())) for each in updates]
+    return max(range(len(updates)), key=lambda place: (*counts[place], place))
+
+
+def first_finding(run: StoredRun, bootstrap: Bootstrap | None = None) -> Finding:
+    """The finding at the update that tells most of a run's first task."""
+    updates = Records([run]).updates
+    updates = tuple(each for each in updates if each.condition.same_set(updates[0].condition))
+    return finding(updates[leading_update(updates, [mean_gain(each, bootstrap or Bootstrap()) for each in updates])])
 
 
 def run_lines(run: StoredRun, bootstrap: Bootstrap | None = None) -> list[str]:
@@ -206,32 +141,28 @@ def run_lines(run: StoredRun, bootstrap: Bootstrap | None = None) -> list[str]:
         means = run.depths.group_by("task", "depth", maintain_order=True).agg(n=pl.len(), mean=pl.mean("utility"))
         rows = [(task, depth, n, f"{mean:+.5f}") for task, depth, n, mean in means.rows()]
         return [about, *_aligned([("task", "depth", "questions", "mean utility"), *rows])]
-    resample = bootstrap or Bootstrap()
-    updates = [_cells(each, resample) for each in Records([run]).updates]
-    heads = ("task", "update", "questions", "mean gain", "harmful", "finite-step failures", "predicted step recovers")
-    return [about, *_aligned([heads, *updates])]
+    updates = Records([run]).updates
+    rounded = " (BF16)" if any(each.has("bf16_quadratic_gain") for each in updates) else ""
+    heads = ("task", "update", "n", "mean gain", "harmful", "finite-step", f"recovered{rounded}")
+    return [about, *_aligned([heads, *(_cells(each, bootstrap or Bootstrap()) for each in updates)])]
 
 
-def shorter_gain(updates: Updates, step: str) -> Floats | None:
-    """The gains of a "quarter" or the "quadratic" step as the paper's tables have them: of the state rounded to BF16.
-
-    Without rounding where a run has no such column; None where it has neither.
-    """
-    columns = [f"bf16_{step}_gain", f"{step}_gain"]
-    column = next((name for name in columns if updates.has(name)), None)
-    if column is not None:
-        return updates.floats(column)
-    return updates.quarter_gain if step == "quarter" and updates.has("grid_gain") else None
-
-
-def _cells(updates: Updates, resample: Bootstrap) -> tuple[object, ...]:
-    failures, count = updates.finite_step, int(updates.finite_step.sum())
-    gains = shorter_gain(updates, "quadratic")
-    recovered = "—" if gains is None else f"{int((gains[failures] > 0).sum())} of {count}"
-    gain = resample.estimate({"gain": Mean(updates.gain)})["gain"]
+def _cells(updates: Updates, bootstrap: Bootstrap) -> tuple[object, ...]:
+    found, gain = finding(updates), mean_gain(updates, bootstrap)
     interval = "" if gain.interval is None else f" [{gain.interval.low:+.5f}, {gain.interval.high:+.5f}]"
-    condition, harmful = updates.condition, int(updates.harmful.sum())
-    return condition.task, condition.update, len(updates), _signed(gain) + interval, harmful, count, recovered
+    recovered = "—" if found.predicted is None else f"{found.predicted} of {found.failures}"
+    mean = "—" if gain.value is None else f"{gain.value:+.5f}"
+    task = updates.condition.task
+    return task, found.update, found.questions, mean + interval, found.harmful, found.failures, recovered
+
+
+def percent(share: float) -> str:
+    """A share as a percentage.
+
+    >>> percent(0.1234), percent(1.0)
+    ('12.3%', '100%')
+    """
+    return f"{100 * share:.1f}%".replace(".0%", "%")
 
 
 def _aligned(rows: Sequence[Sequence[object]]) -> list[str]:

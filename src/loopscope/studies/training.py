@@ -7,24 +7,27 @@ architecture and evaluation set are one training. Their intervals resample quest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from loopscope.errors import setting
 from loopscope.monitor_log import MonitorLog
-from loopscope.path import Outcome, endpoint_prediction
+from loopscope.path import Outcome
 from loopscope.stats import Best, Bootstrap, Estimate, Interval, Mean, OfSums, Ratio
-from loopscope.store import StoredRun
 from loopscope.studies.conditions import Condition, Weights, at, place_of, printable
 from loopscope.studies.records import DepthSweep, Records, Updates
 from loopscope.training_steps import training_step
 
+OUTCOMES = {
+    **{"finite_step": Outcome.FINITE_STEP_FAILURE, "directional": Outcome.DIRECTIONAL_FAILURE},
+    **{"neutral": Outcome.NEUTRAL, "progressing": Outcome.PROGRESSING},
+}
+"""Names of the shares of outcomes, worst first."""
 MEASURES = (
     *("utility", "gain", "slope", "quadratic", "accumulated_curvature", "quadratic_scale"),
     *("finite_step", "directional", "neutral", "progressing", "harmful", "share", "sign_slope", "sign_quadratic"),
@@ -81,12 +84,8 @@ class Training:
     def leading(self) -> int | None:
         """The update to look at first: the one out of the trained depth, else the last one below it, else the first."""
         known = sorted(self.updates)
-        if not known:
-            return None
-        if self.trained_depth in known:
-            return self.trained_depth
-        below = [transition for transition in known if self.trained_depth is None or transition < self.trained_depth]
-        return below[-1] if below else known[0]
+        below = [transition for transition in known if self.trained_depth is None or transition <= self.trained_depth]
+        return next(iter(below[::-1] or known), None)
 
     def depths_at(self, step: int) -> DepthMoment | None:
         """The depths at a step."""
@@ -94,22 +93,34 @@ class Training:
 
 
 def trainings(records: Records, bootstrap: Bootstrap | None = None) -> list[Training]:
-    """Every training that the runs and logs hold, in their order."""
+    """Every training that the runs and logs hold, in their order; of two runs of one step the first counts."""
     settings = bootstrap or Bootstrap()
     found: dict[tuple[object, ...], Training] = {}
-    for run in records.runs:
-        step = training_step(run.manifest)
+
+    def training(condition: Condition) -> Training:
+        run = records.run_of(condition)
+        folder, model = run.path.resolve().parent, run.manifest.model
+        key = (folder, model.family, model.config_sha256, condition.evaluation_set)
+        one = Training(printable(folder.name), at(condition, None, condition.n), model.trained_depth)
+        return found.setdefault(key, one)
+
+    steps = {place_of(run): training_step(run.manifest) for run in records.runs}
+    for updates in records.updates:
+        step, transition = steps[updates.condition.place], updates.condition.transition
+        if step is not None and transition is not None:
+            moment = Moment(step, updates.condition, settings.estimate(_statistics(updates)))
+            training(updates.condition).updates.setdefault(transition, []).append(moment)
+    for sweep in records.sweeps:
+        step = steps[sweep.condition.place]
         if step is not None:
-            _add_run(found, records, run, step, settings)
+            training(sweep.condition).depths.append(_depths(step, sweep, settings))
+    every = list(found.values())
     for path, log in records.logs:
-        _add_log(found, path, log, settings.level)
-    for training in found.values():
-        training.updates = {
-            transition: _once(training.updates[transition], lambda moment: moment.step)
-            for transition in sorted(training.updates)
-        }
-        training.depths = _once(training.depths, lambda moment: moment.step)
-    return list(found.values())
+        every += (_of_log(path, log, task, settings.level) for task in log.header.get("tasks", ()))
+    for one in every:
+        one.updates = {transition: _once(one.updates[transition]) for transition in sorted(one.updates)}
+        one.depths = _once(one.depths)
+    return [one for one in every if one.steps]
 
 
 def without_step(records: Records) -> list[str]:
@@ -124,38 +135,14 @@ def no_steps(records: Records) -> str:
     return records.nothing(f"no run tells its training step: {how}")
 
 
-def _once(moments: Iterable[Any], step_of: Callable[[Any], int]) -> list[Any]:
-    """In the order of steps; of two runs of one step the first."""
-    kept: dict[int, Any] = {}
-    for moment in moments:
-        kept.setdefault(step_of(moment), moment)
-    return [kept[step] for step in sorted(kept)]
-
-
-def _add_run(
-    found: dict[tuple[object, ...], Training], records: Records, run: StoredRun, step: int, bootstrap: Bootstrap
-) -> None:
-    place, model = place_of(run), run.manifest.model
-    folder = run.path.resolve().parent
-
-    def training(condition: Condition) -> Training:
-        key = (folder, model.family, model.config_sha256, condition.evaluation_set)
-        one = Training(printable(folder.name), at(condition, None, condition.n), model.trained_depth)
-        return found.setdefault(key, one)
-
-    for updates in records.updates:
-        if updates.condition.place == place:
-            moment = Moment(step, updates.condition, bootstrap.estimate(_statistics(updates)))
-            assert updates.condition.transition is not None
-            training(updates.condition).updates.setdefault(updates.condition.transition, []).append(moment)
-    for sweep in records.sweeps:
-        if sweep.condition.place == place:
-            training(sweep.condition).depths.append(_depths(step, sweep, bootstrap))
+def _once(moments: Iterable[Any]) -> list[Any]:
+    """In the order of steps, the first of each."""
+    first = {moment.step: moment for moment in reversed(list(moments))}
+    return [first[step] for step in sorted(first)]
 
 
 def _statistics(updates: Updates) -> dict[str, OfSums]:
-    gain, slope, outcome = updates.gain, updates.slope, updates.outcome
-    failures = updates.finite_step
+    gain, slope, failures = updates.gain, updates.slope, updates.finite_step
     found: dict[str, OfSums] = {
         "gain": Mean(gain),
         "utility": Mean(updates.floats("utility_after")),
@@ -164,12 +151,8 @@ def _statistics(updates: Updates) -> dict[str, OfSums]:
         "accumulated_curvature": Mean(gain - slope),
         "harmful": Mean(updates.harmful),
         "share": Ratio(failures, updates.harmful),
-        "finite_step": Mean(failures),
-        "directional": Mean(outcome == Outcome.DIRECTIONAL_FAILURE),
-        "neutral": Mean(outcome == Outcome.NEUTRAL),
-        "progressing": Mean(outcome == Outcome.PROGRESSING),
-        "sign_slope": Mean(np.sign(slope) == np.sign(gain)),
-        "sign_quadratic": Mean(np.sign(endpoint_prediction(slope, updates.quadratic)) == np.sign(gain)),
+        **{name: Mean(updates.outcome == code) for name, code in OUTCOMES.items()},
+        **{name: Mean(right) for name, right in updates.right_signs.items()},
     }
     shorter = {"quarter": updates.quarter_gain} if updates.has("grid_gain") else {}
     if updates.has("quadratic_gain"):
@@ -188,26 +171,24 @@ def _depths(step: int, sweep: DepthSweep, bootstrap: Bootstrap) -> DepthMoment:
     return DepthMoment(step, sweep.condition, bootstrap.estimate(means), best)
 
 
-def _add_log(found: dict[tuple[object, ...], Training], path: Path, log: MonitorLog, level: float) -> None:
+def _of_log(path: Path, log: MonitorLog, task: Mapping[str, Any], level: float) -> Training:
+    """What a monitor's log says of one task."""
     title = printable(f"{path.resolve().parent.name}/{path.name}")
-    for task in log.header.get("tasks", ()):
-        name = task["name"]
-        depths, updates = (_of_task(frame, name) for frame in (log.depths, log.updates))
-        condition = _condition(path, title, log.header, task, depths)
-        training = Training(title, condition, log.header.get("trained_depth"))
-        for row in updates:
-            held = {name: _estimate(row, name, level) for name in MEASURES if name in row}
-            held["utility"] = _estimate(row, "utility_after", level)
-            moment = Moment(row["step"], at(condition, row["transition"], row["questions"]), held)
-            training.updates.setdefault(row["transition"], []).append(moment)
-        for step in sorted({row["step"] for row in depths}):
-            rows = [row for row in depths if row["step"] == step]
-            utility = {row["depth"]: _estimate(row, "utility", level) for row in rows}
-            best = max(rows, key=lambda row: (row["utility"], -row["depth"]))
-            one = at(condition, None, best["questions"])
-            training.depths.append(DepthMoment(step, one, utility, Estimate(float(best["depth"]), one.n)))
-        if training.steps:
-            found[(path, name)] = training
+    depths, updates = (_of_task(frame, task["name"]) for frame in (log.depths, log.updates))
+    condition = _condition(path, title, log.header, task, depths)
+    training = Training(title, condition, log.header.get("trained_depth"))
+    for row in updates:
+        held = {name: _estimate(row, name, level) for name in MEASURES if name in row}
+        held["utility"] = _estimate(row, "utility_after", level)
+        moment = Moment(row["step"], at(condition, row["transition"], row["questions"]), held)
+        training.updates.setdefault(row["transition"], []).append(moment)
+    for step in sorted({row["step"] for row in depths}):
+        rows = [row for row in depths if row["step"] == step]
+        utility = {row["depth"]: _estimate(row, "utility", level) for row in rows}
+        best = max(rows, key=lambda row: (row["utility"], -row["depth"]))
+        one = at(condition, None, best["questions"])
+        training.depths.append(DepthMoment(step, one, utility, Estimate(float(best["depth"]), one.n)))
+    return training
 
 
 def _of_task(frame: pl.DataFrame, task: str) -> list[dict[str, Any]]:
@@ -249,17 +230,4 @@ def _condition(
         states=str(header.get("dtype", "")),
         readout=str(header.get("readout_dtype", "")),
         level="grid",
-        template_sha256="",
-        exit_threshold=None,
-        scalar_checks=0,
-        protocol="",
-        initial_state=None,
-        initial_seed=None,
-        batch_size=None,
-        fewshot=0,
-        chat_template=False,
-        share_context=False,
-        long="error",
-        data_sha256=str(task.get("sha256") or ""),
-        data_revision=None,
     )

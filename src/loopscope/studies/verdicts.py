@@ -2,9 +2,9 @@
 
 Counts must be the same, shares and ranks round to the printed digits, measured values round to them or lie as near as
 the dtype of the states lets two measurements be, errors of computing be no larger than printed. What is further off may
-lie within re-measurement: where intervals overlap, or where a count is no further off than those that the paper itself
-gives twice (429 and 431, 682 and 683, 102 and 107). Words of agreement and disagreement belong to the same setting
-alone; of any other run it is said what differs.
+lie within re-measurement: a count that is no further off than those that the paper itself gives twice (429 and 431, 682
+and 683, 102 and 107), and an estimate whose interval overlaps the published one, where all counts of its setting are.
+Words of agreement and disagreement belong to the same setting alone; of any other run it is said what differs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,17 @@ from enum import StrEnum
 from loopscope.stats import Estimate
 from loopscope.studies.conditions import Condition, Weights, bare_name
 from loopscope.studies.declare import Value
-from loopscope.studies.paper import Printed, Quantity, Setting, model_names, templates
-from loopscope.studies.paper.numbers import AT_MOST, EXACT, MEASURED
+from loopscope.studies.paper.numbers import (
+    AT_MOST,
+    EXACT,
+    MEASURED,
+    PaperCell,
+    Printed,
+    Quantity,
+    Setting,
+    model_names,
+    templates,
+)
 
 MOST_NAMED = 4
 """Conditions that the line about what the paper lacks names; the others are counted."""
@@ -26,6 +35,8 @@ PROTOCOL = "paper"
 SEED = 20260904
 """Of the draw of H_0, plus the source row."""
 UNVERIFIED = "weights not verified"
+COUNTED_TWICE = EXACT - {"depths", "choice", "conditions", "batches", "checks"}
+"""Of these the paper has counts of one condition in two measurements."""
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 """How near two measurements of a value can be asked to be, relative to it, by the dtype of the states. In the paper the
 mean regret of the same 315 predictions is 1.826e-5 and, measured anew, 1.831e-5: 0.27% apart, and 2⁻⁸ is 0.39%."""
@@ -75,10 +86,45 @@ def setting_differences(condition: Condition, setting: Setting) -> tuple[str, ..
 
     Hardware is not compared, for the paper does not name its own.
     """
-    found = [*_model_differences(condition, setting), *_question_differences(condition, setting)]
-    if setting.transition is not None and condition.transition != setting.transition:
-        found.append(f"the update is {condition.update} (paper: {setting.transition}→{setting.transition + 1})")
-    return (*found, *_computing_differences(condition, setting))
+    run, task = condition.manifest, condition.info
+    assert run is not None
+    assert task is not None
+    fewshot, threshold = run.settings.get("num_fewshot") or 0, run.settings.get("exit_threshold")
+    other = "" if setting.transition is None else f"{setting.transition}→{setting.transition + 1}"
+    compared: list[tuple[str, object, object]] = [("the task is", condition.task, setting.task)]
+    if condition.task == setting.task:
+        compared.append(("the split is", condition.split, setting.split))
+        if condition.split == setting.split:
+            compared.append(("the subset is", condition.subset or "none", setting.subset or "none"))
+    compared += [
+        ("N is", condition.n, setting.n),
+        *([("the update is", condition.update, other)] if other else []),
+        ("the protocol is", run.protocol, PROTOCOL),
+        ("states are", condition.states, setting.states),
+        # Numbers of the FP64 analysis do not depend on the readout of the pass.
+        *([("the readout is", condition.readout, "float32")] if setting.readout == "float32" else []),
+        *([("the batch size is", run.batch.size or "by length", setting.batch)] if setting.batch else []),
+    ]
+    if setting.initial_state is not None:
+        compared.append(("H₀ is drawn by the rule", run.initial_state, setting.initial_state))
+        compared.append(("the seed of H₀ is", run.seeds.get("initial_state"), SEED))
+    if isinstance(threshold, int | float):
+        compared.append(("the exit threshold is", f"{threshold:g}", f"{EXIT_THRESHOLD:g}"))
+    same_split = (condition.task, condition.split) == (setting.task, setting.split)
+    # Rows that were fetched from the hub at a recorded revision are what they are called.
+    other_rows = same_split and task.data_revision is None and task.data_sha256 != setting.data_sha256
+    stated = {
+        "its data file holds other rows than the published one": other_rows,
+        "another template words its questions": condition.task == setting.task
+        and task.template_sha256 != templates()[setting.task],
+        f"{fewshot} examples stand before each question (paper: none)": fewshot,
+        "its questions are asked in a chat template": run.settings.get("apply_chat_template"),
+        "long sequences were cut": run.settings.get("long") == "truncate-left",
+        "options share a row": run.settings.get("share_context"),
+        setting.unpublished: setting.unpublished,
+    }
+    found = [f"{what} {here} (paper: {paper})" for what, here, paper in compared if here != paper]
+    return (*_model_differences(condition, setting), *found, *(said for said, so in stated.items() if so))
 
 
 def _model_differences(condition: Condition, setting: Setting) -> list[str]:
@@ -88,58 +134,7 @@ def _model_differences(condition: Condition, setting: Setting) -> list[str]:
         return [f"{condition.model} is a toy model"]
     if model_names().get(bare_name(condition.model)) != setting.model:
         return [f"the model is {condition.model} (paper: {setting.model})"]
-    if condition.weights is Weights.OTHER:
-        return ["its weights were not fetched from the hub"]
-    return []
-
-
-def _question_differences(condition: Condition, setting: Setting) -> list[str]:
-    """Which questions are asked, and in which words."""
-    found = []
-    if condition.task != setting.task:
-        found.append(f"the task is {condition.task} (paper: {setting.task})")
-    elif condition.split != setting.split:
-        found.append(f"the split is {condition.split} (paper: {setting.split})")
-    else:
-        if condition.subset != setting.subset:
-            found.append(f"the subset is {condition.subset or 'none'} (paper: {setting.subset or 'none'})")
-        # Rows that were fetched from the hub at a recorded revision are what they are called.
-        if condition.data_revision is None and condition.data_sha256 != setting.data_sha256:
-            found.append("its data file holds other rows than the published one")
-    if condition.n != setting.n:
-        found.append(f"N is {condition.n} (paper: {setting.n})")
-    if condition.task == setting.task and condition.template_sha256 != templates()[setting.task]:
-        found.append("another template words its questions")
-    if condition.fewshot:
-        found.append(f"{condition.fewshot} examples stand before each question (paper: none)")
-    if condition.chat_template:
-        found.append("its questions are asked in a chat template")
-    if condition.long == "truncate-left":
-        found.append("long sequences were cut")
-    return found
-
-
-def _computing_differences(condition: Condition, setting: Setting) -> list[str]:
-    found = []
-    if condition.protocol != PROTOCOL:
-        found.append(f"the protocol is {condition.protocol} (paper: {PROTOCOL})")
-    if condition.states != setting.states:
-        found.append(f"states are {condition.states} (paper: {setting.states})")
-    # Numbers of the FP64 analysis do not depend on the readout of the pass.
-    if setting.readout == "float32" and condition.readout != "float32":
-        found.append(f"the readout is {condition.readout} (paper: float32)")
-    if setting.batch is not None and condition.batch_size != setting.batch:
-        found.append(f"the batch size is {condition.batch_size or 'by length'} (paper: {setting.batch})")
-    if condition.share_context:
-        found.append("options share a row")
-    if setting.initial_state is not None:
-        if condition.initial_state != setting.initial_state:
-            found.append(f"H₀ is drawn by the rule {condition.initial_state} (paper: {setting.initial_state})")
-        if condition.initial_seed != SEED:
-            found.append(f"the seed of H₀ is {condition.initial_seed} (paper: {SEED})")
-    if condition.exit_threshold not in (None, EXIT_THRESHOLD):
-        found.append(f"the exit threshold is {condition.exit_threshold:g} (paper: {EXIT_THRESHOLD:g})")
-    return [*found, setting.unpublished] if setting.unpublished else found
+    return ["its weights were not fetched from the hub"] if condition.weights is Weights.OTHER else []
 
 
 def distance(condition: Condition, setting: Setting) -> tuple[int, ...] | None:
@@ -147,16 +142,16 @@ def distance(condition: Condition, setting: Setting) -> tuple[int, ...] | None:
 
     Another model or another task says nothing of a published number.
     """
-    here = (_paper_model(condition), condition.task, condition.kind)
-    if here != (setting.model, setting.task, setting.kind):
+    if (_paper_model(condition), condition.task, condition.kind) != (setting.model, setting.task, setting.kind):
         return None
+    assert condition.manifest is not None
     return (
         condition.weights is not Weights.PUBLISHED,
         condition.split != setting.split,
         condition.subset != setting.subset,
         setting.transition is not None and condition.transition != setting.transition,
         condition.n != setting.n,
-        condition.protocol != PROTOCOL,
+        condition.manifest.protocol != PROTOCOL,
         len(setting_differences(condition, setting)),
     )
 
@@ -167,15 +162,7 @@ def not_comparable(reasons: Iterable[str]) -> tuple[Verdict, str]:
 
 
 def judge(
-    quantity: Quantity,
-    printed: Printed | None,
-    text: str,
-    unit: float,
-    value: Value,
-    states: str,
-    *,
-    within: tuple[float, float] | None = None,
-    relation: str = "",
+    quantity: Quantity, printed: Printed | None, text: str, unit: float, value: Value, states: str, relation: str = ""
 ) -> tuple[Verdict, str]:
     """The verdict on a run's number in the paper's setting.
 
@@ -186,14 +173,14 @@ def judge(
         unit: of the printed number.
         value: the run's.
         states: dtype of the run's states.
-        within: the published interval, where there is one.
         relation: `above` or `below` where the published number is a bound.
     """
     if printed is None:
         here, paper = value or "none", text.replace("->", "→").replace("---", "none")
-        if here == paper:
-            return Verdict.REPRODUCES, "reproduces"
-        return Verdict.DIFFERS, f"differs by its {quantity.name}: {here}"
+        same = here == paper
+        return (
+            (Verdict.REPRODUCES, "reproduces") if same else (Verdict.DIFFERS, f"differs by its {quantity.name}: {here}")
+        )
     number = number_of(value)
     if number is None:
         return not_comparable(["nothing in this run defines such a number"])
@@ -206,7 +193,7 @@ def judge(
         return Verdict.REPRODUCES, "reproduces"
     relative = f" ({(number - target) / abs(target):+.1%})" if target else ""
     by = difference_text(quantity, number - target) + relative
-    if _near(quantity, target, number, states) or _overlap(value, target, float(printed.half_unit) * unit, within):
+    if _near(quantity, target, number, states):
         return Verdict.WITHIN, f"within re-measurement: {by}"
     return Verdict.DIFFERS, f"differs by {by}"
 
@@ -233,16 +220,16 @@ def _near(quantity: Quantity, target: float, number: float, states: str) -> bool
     """Whether the paper's own re-measurements are as far apart: 429/431 and 682/683 of many, 102/107 of few."""
     if quantity.name in MEASURED:
         return abs(number - target) <= UNIT_ROUNDOFF.get(states, 0.0) * abs(target)
-    if quantity.name in EXACT - {"depths", "choice", "conditions", "batches", "checks"}:
-        return abs(number - target) <= (2 if target > 107 else max(1, 5 * target // 107))
-    return False
+    return quantity.name in COUNTED_TWICE and abs(number - target) <= (2 if target > 107 else max(1, 5 * target // 107))
 
 
-def _overlap(value: Value, target: float, half_unit: float, within: tuple[float, float] | None) -> bool:
-    """Whether the run's interval and the published one (or the published number) have a point in common."""
+def overlaps(value: Value, cell: PaperCell) -> bool:
+    """Whether the run's interval and the published one (or whatever rounds to the published number) meet."""
     interval = value.interval if isinstance(value, Estimate) else None
-    low, high = within or (target - half_unit, target + half_unit)
-    return interval is not None and interval.low <= high and low <= interval.high
+    if interval is None or cell.value is None:
+        return False
+    low, high = cell.range or (cell.value - cell.half_unit, cell.value + cell.half_unit)
+    return interval.low <= high and low <= interval.high
 
 
 def difference_text(quantity: Quantity, difference: float) -> str:

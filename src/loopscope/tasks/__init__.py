@@ -1,7 +1,7 @@
 """Benchmark rows, prompt text, tokenisation, reference positions."""
 
 from loopscope.tasks.encoding import Example, LoadedTask, Row, Sequence, encode_pair, encode_row
-from loopscope.tasks.known_tasks import list_tasks, task_names
+from loopscope.tasks.known_tasks import list_tasks
 from loopscope.tasks.lengths import LengthPolicy, LengthSurvey, fit_length, survey_lengths
 from loopscope.tasks.load import load_task
 from loopscope.tasks.own_task import Task
@@ -22,5 +22,4 @@ __all__ = [
     "load_task",
     "parse_ids",
     "survey_lengths",
-    "task_names",
 ]

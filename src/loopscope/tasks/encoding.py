@@ -244,15 +244,15 @@ class LoadedTask:
     name: str
     spec: str
     kind: Kind
-    split: str
-    subset: str | None
-    source: str
     source_rows: int
     data_hash: str
     template: str
     template_hash: str
     encoding: Split
     rows: tuple[Row, ...] = field(repr=False)
+    split: str = "all"
+    subset: str | None = None
+    source: str = "given in Python"
     special_tokens: bool = True
     given: bool = False
 
@@ -276,28 +276,6 @@ class LoadedTask:
     def without_rows(self) -> LoadedTask:
         """What the task is, without its texts: what a worker needs that is handed rows one unit at a time."""
         return dataclasses.replace(self, rows=())
-
-    def describe(self) -> dict[str, Any]:
-        """What a run's manifest records about the task; chosen rows as ranges of source rows."""
-        names = ("name", "spec", "kind", "split", "subset", "source", "source_rows")
-        hashes = ("data_hash", "template", "template_hash", "encoding")
-        described = {name: getattr(self, name) for name in names + hashes}
-        return {**described, "rows": ranges([row.source_row for row in self.rows]), "count": len(self.rows)}
-
-
-def ranges(numbers: list[int]) -> str:
-    """Ascending row numbers as `parse_ids` reads them.
-
-    >>> ranges([0, 1, 2, 5, 7, 8])
-    '0-2,5,7-8'
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
 def canonical(content: object) -> bytes:

@@ -1,19 +1,30 @@
-"""What tasks there are, by name: the paper's seven benchmarks (`benchmarks.toml`) and the embedded ones."""
+"""What tasks there are, by name: the paper's seven benchmarks (`benchmarks.toml`), their rows, and the embedded ones.
+
+A benchmark's rows are a file in a data directory, or the pinned data set on the Hugging Face hub. A file is found by
+any spelling of the benchmark and its split: NAME_SPLIT, NAME-SPLIT, NAME/SPLIT, a name that the split alone has, or the
+hub repository's own layout (REPOSITORY/CONFIG/SPLIT-00000-of-00001), with .jsonl.gz, .jsonl or .parquet. `HF_HOME`,
+`HF_TOKEN` and `HF_HUB_OFFLINE` act on the hub as everywhere; `datasets` runs no code of a repository.
+"""
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-from loopscope.errors import LoopscopeError
+from pydantic import Field
+
+from loopscope.errors import LoopscopeError, setting
 from loopscope.tasks.embedded_tasks import EMBEDDED_TASKS
 from loopscope.tasks.encoding import Kind
-from loopscope.tasks.items import Columns
+from loopscope.tasks.source_rows import SUFFIXES, Columns, SourceRow, is_data_file
 
 SPLIT_ALIASES = {"val": "validation", "valid": "validation", "dev": "validation"}
 
@@ -38,18 +49,15 @@ class Subset(NamedTuple):
     every: int = 1
 
 
-@dataclass(frozen=True)
-class Benchmark:
-    """One benchmark; its template has its name.
+class Benchmark(Columns):
+    """One benchmark, as `benchmarks.toml` describes it; its template has its name.
 
     Attributes:
-        name: as on the command line.
         title: as in the paper.
         summary: one line.
-        kind: reference "solution" or joint "options".
-        hubs: the pinned data set on the hub that holds each split.
         splits: rows of each complete split; the first is the one meant when none is named.
-        columns: where a source row has what.
+        hub: the pinned data set on the hub.
+        elsewhere: that of splits that another one holds.
         subsets: the paper's named evaluation sets.
         aliases: further names, also of local files.
         files: further names of a split's local file, without its ending.
@@ -59,48 +67,26 @@ class Benchmark:
     title: str
     summary: str
     kind: Kind
-    hubs: Mapping[str, HubSource]
-    splits: Mapping[str, int]
-    columns: Columns
-    subsets: Mapping[str, Subset]
-    aliases: tuple[str, ...]
-    files: Mapping[str, str]
+    splits: dict[str, int]
+    hub: HubSource
+    elsewhere: dict[str, HubSource] = Field({})
+    subsets: dict[str, Subset] = Field({})
+    aliases: tuple[str, ...] = ()
+    files: dict[str, str] = Field({})
 
     @property
     def default_split(self) -> str:
         """The split meant when none is named: the one the paper's depth sweep uses."""
         return next(iter(self.splits))
 
-    @classmethod
-    def read(cls, name: str, entry: dict[str, Any]) -> Benchmark:
-        """From its table in `benchmarks.toml`."""
-        splits, elsewhere = entry["splits"], entry.get("elsewhere", {})
-        options, choices = entry.get("options"), entry.get("choices")
-        columns = Columns(
-            {field: tuple(names) for field, names in entry["columns"].items()},
-            tuple(entry.get("empty", ())),
-            tuple(options) if isinstance(options, list) else options,
-            None if choices is None else tuple(choices),
-            tuple(entry.get("answer", ())),
-            entry.get("source_id"),
-        )
-        return cls(
-            name,
-            entry["title"],
-            entry["summary"],
-            entry["kind"],
-            {split: HubSource(*elsewhere.get(split, entry["hub"])) for split in splits},
-            splits,
-            columns,
-            {subset: Subset(*given) for subset, given in entry.get("subsets", {}).items()},
-            tuple(entry.get("aliases", ())),
-            entry.get("files", {}),
-        )
+    def hub_of(self, split: str) -> HubSource:
+        """The data set that holds a split."""
+        return self.elsewhere.get(split, self.hub)
 
 
 _FILE = resources.files("loopscope.tasks") / "benchmarks.toml"
 BENCHMARKS: dict[str, Benchmark] = {
-    name: Benchmark.read(name, entry) for name, entry in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
+    name: Benchmark(name=name, **entry) for name, entry in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
 }
 
 
@@ -151,20 +137,12 @@ def list_tasks() -> tuple[TaskSummary, ...]:
         TaskSummary(name, name, task.summary, task.kind, dict(task.splits), {}, "in the package")
         for name, task in EMBEDDED_TASKS.items()
     ]
-    benchmarks = [
-        TaskSummary(
-            *(name, known.title, known.summary, known.kind, dict(known.splits)),
-            {subset: chosen.rows for subset, chosen in known.subsets.items()},
-            str(known.hubs[known.default_split]),
-        )
-        for name, known in BENCHMARKS.items()
-    ]
+    benchmarks = []
+    for name, known in BENCHMARKS.items():
+        subsets = {subset: chosen.rows for subset, chosen in known.subsets.items()}
+        source = str(known.hub_of(known.default_split))
+        benchmarks.append(TaskSummary(name, known.title, known.summary, known.kind, known.splits, subsets, source))
     return (*embedded, *benchmarks)
-
-
-def task_names() -> dict[str, str]:
-    """Every task's name with one line about it."""
-    return {task.name: task.summary for task in list_tasks()}
 
 
 def embedded_name(name: str) -> str | None:
@@ -174,7 +152,75 @@ def embedded_name(name: str) -> str | None:
 
 def unknown_task(name: str) -> LoopscopeError:
     """The error for a name that no task has, with the nearest ones."""
-    names = {squash(known): known for known in task_names()}
+    names = {squash(task.name): task.name for task in list_tasks()}
     near = [names[found] for found in difflib.get_close_matches(squash(name), names, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(names.values())}"
     return LoopscopeError(f"unknown task {name!r}: {hint} (a file of your own is named by its path, e.g. my.jsonl)")
+
+
+def find_file(benchmark: Benchmark, split: str, data_dir: str | Path) -> Path:
+    """The file that holds a split.
+
+    Raises:
+        LoopscopeError: there is no such directory or file.
+    """
+    folder = Path(data_dir)
+    if not os.path.isdir(folder):  # unlike Path.is_dir also for names that are too long
+        raise LoopscopeError(f"data directory {folder} does not exist; give the folder that holds the data files")
+    # To the depth of a hub repository: ORGANISATION/NAME/CONFIG/FILE.
+    found = (path for pattern in ("*", "*/*", "*/*/*", "*/*/*/*") for path in folder.glob(pattern))
+    # In order: more usual endings first, then shorter paths.
+    there = sorted(
+        (path for path in found if is_data_file(path.name) and path.is_file()),
+        key=lambda path: (_ending(path), len(path.parts), path),
+    )
+    wanted = _spellings(benchmark, split)
+    for path in there:
+        name = str(path.relative_to(folder))[: -len(SUFFIXES[_ending(path)])]
+        if squash(name.replace(os.sep, "_")) in wanted:
+            return path
+    names = [path.name for path in there if path.parent == folder]
+    listed = f"; it has {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else ""
+    raise LoopscopeError(
+        f"no {benchmark.name} {split} file in {folder}; expected {benchmark.name}_{split}.jsonl.gz (or .jsonl, "
+        f".parquet){listed}"
+    )
+
+
+def _ending(path: Path) -> int:
+    return next(place for place, suffix in enumerate(SUFFIXES) if path.name.lower().endswith(suffix))
+
+
+def _spellings(benchmark: Benchmark, split: str) -> set[str]:
+    names = [benchmark.name, benchmark.title, *benchmark.aliases]
+    splits = [split, *(alias for alias, meant in SPLIT_ALIASES.items() if meant == split)]
+    found = [f"{name}_{spelled}" for name in names for spelled in splits]
+    hub = benchmark.hub_of(split)
+    roots = [hub.repository.replace("/", "_"), hub.repository.split("/")[-1], *names]
+    inner = [hub.config] if hub.config else ["data", ""]
+    found += [f"{root}_{part}_{split}-00000-of-00001" for root in roots for part in inner]
+    return {squash(name) for name in (*found, *([benchmark.files[split]] if split in benchmark.files else []))}
+
+
+def read_hub(source: HubSource, split: str) -> Iterator[SourceRow]:
+    """The rows of a split on the hub, in the repository's order.
+
+    Raises:
+        LoopscopeError: `datasets` is not installed, or the split cannot be fetched.
+    """
+    try:
+        datasets = importlib.import_module("datasets")
+        rows = datasets.load_dataset(source.repository, source.config, split=split, revision=source.revision)
+    except ImportError as error:
+        raise LoopscopeError(
+            f"reading {source.repository} from the hub needs the hub extra: pip install 'loopscope[hub]', "
+            f"or give local files with {setting('data_dir')}"
+        ) from error
+    except Exception as error:  # whatever the network, the hub or its cache did wrong; no code of ours runs here
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise LoopscopeError(
+            f"cannot load {source} {split} from the hub ({reason}); check the network, or give local files "
+            f"with {setting('data_dir')}"
+        ) from error
+    for index, fields in enumerate(rows):
+        yield SourceRow(index, f"{source} {split}, row {index}", dict(fields))

@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError, setting
+from loopscope.limits import TimeLimitError, time_limit
 from loopscope.tasks.encoding import Kind, LoadedTask, Row, canonical
-from loopscope.tasks.prompting import Chat
+from loopscope.tasks.prompting import Chat, render_begun
 from loopscope.tasks.selection import Selection
 from loopscope.tasks.template import check_size
-from loopscope.time_limit import TimeLimitError, time_limit
 
 PREFIX = "lm_eval:"
-_HERE = "<the answer goes on here>"
 MOST_SECONDS = 600.0
 """Of wording the requests of a task: its YAML holds Jinja."""
 KINDS: dict[str, Kind] = {"loglikelihood": "solution", "multiple_choice": "options"}
@@ -121,7 +120,6 @@ def load_requests(spec: str, selection: Selection, num_fewshot: int | None, seed
         spec=spec,
         kind=requests.kind,
         split=split,
-        subset=None,
         source=f"lm_eval {version('lm_eval')}",
         source_rows=requests.total,
         data_hash=digest.hexdigest(),
@@ -187,13 +185,7 @@ def _set_fewshot(task: Any, spec: str, num_fewshot: int | None) -> None:
 def _build(task: Any, spec: str, chosen: Sequence[int] | None, limit: int | None, chat: Chat | None) -> None:
     def render(messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
         assert chat is not None
-        if add_generation_prompt:
-            return chat.render(messages)
-        # The last message is the beginning of the answer: nothing may stand after it. A blank ends the mark, so that a
-        # template that trims its messages shows.
-        begun = {**messages[-1], "content": messages[-1]["content"] + f"{_HERE} "}
-        text, _, rest = chat.render([*messages[:-1], begun], add_generation_prompt=False).rpartition(_HERE)
-        return text if rest.startswith(" ") else text.rstrip()
+        return chat.render(messages) if add_generation_prompt else render_begun(chat, messages)
 
     with _told(spec), time_limit(MOST_SECONDS):
         task.build_all_requests(

@@ -19,22 +19,22 @@ from typing import Any, NamedTuple
 from loopscope.errors import LoopscopeError, optional_text, setting
 from loopscope.errors import text as checked_text
 from loopscope.tasks.embedded_tasks import EMBEDDED_TASKS
-from loopscope.tasks.encoding import LoadedTask, Row, canonical
-from loopscope.tasks.items import DataHash, Item, own_normaliser
+from loopscope.tasks.encoding import LoadedTask, Row, Split, canonical
 from loopscope.tasks.known_tasks import (
     BENCHMARKS,
     SPLIT_ALIASES,
     Benchmark,
     embedded_name,
     find_benchmark,
+    find_file,
+    read_hub,
     unknown_task,
 )
 from loopscope.tasks.lm_eval_requests import is_lm_eval, load_requests
-from loopscope.tasks.local_and_hub import find_file, read_hub
 from loopscope.tasks.own_task import Task
 from loopscope.tasks.prompting import FEWSHOT_SEED, POOL_ROWS, Chat, prompted
 from loopscope.tasks.selection import Selection
-from loopscope.tasks.source_rows import SUFFIXES, SourceRow, is_data_file, read_rows
+from loopscope.tasks.source_rows import SUFFIXES, Columns, Item, SourceRow, is_data_file, read_rows, row_id
 from loopscope.tasks.template import Template, builtin_template, own_template, read_template
 from loopscope.tasks.token_ids import IdRows, kind_of_ids
 
@@ -149,33 +149,27 @@ class _Source(NamedTuple):
         if subset is not None:
             selection = dataclasses.replace(selection, first=subset.rows, every=subset.every)
         if self.data_dir is None:
-            source, rows = str(known.hubs[split]), read_hub(known.hubs[split], split)
+            source, rows = str(known.hub_of(split)), read_hub(known.hub_of(split), split)
         else:
             path = find_file(known, split, self.data_dir)
             source, rows = path.name, read_rows(path)
-        hashed = DataHash()
-        kept, total = _worded(
-            rows, lambda row: known.columns.read(row, f"{split}-{row.index}"), wording, hashed, selection, source
-        )
-        if total != known.splits[split]:
-            raise LoopscopeError(
-                f"{known.name} {split} has {total} rows in {source}, not the published {known.splits[split]}: "
-                "get the complete file, or name yours as a task of your own, mine=FILE"
-            )
-        return LoadedTask(
+        task = _read(
+            rows,
+            TextRows(wording, lambda row: known.read(row, f"{split}-{row.index}")),
+            selection,
+            source,
             name=known.name,
             spec=f"{known.name}:{part}",
-            kind=known.kind,
             split=split,
             subset=None if subset is None else part,
             source=source,
-            source_rows=total,
-            data_hash=hashed.hexdigest(),
-            template=wording.name,
-            template_hash=wording.hash,
-            encoding="separate" if known.kind == "solution" else "joint",
-            rows=kept,
         )
+        if task.source_rows != known.splits[split]:
+            raise LoopscopeError(
+                f"{known.name} {split} has {task.source_rows} rows in {source}, not the published "
+                f"{known.splits[split]}: get the complete file, or name yours as a task of your own, mine=FILE"
+            )
+        return task
 
     def _file(self, file: _File, selection: Selection) -> LoadedTask:
         name, path = file
@@ -183,13 +177,12 @@ class _Source(NamedTuple):
             raise LoopscopeError(f"the task of {path} has no name; write e.g. mine={path}")
         if find_benchmark(name) or embedded_name(name):
             raise LoopscopeError(f"{name} is a task of loopscope; give your file another name: mine={path}")
-        task = _own_rows(name, read_rows(path), str(path), selection, self.template)
-        return dataclasses.replace(task, spec=f"{name}={path}", source=path.name)
+        reader, rows = _own_reader(read_rows(path), self.template)
+        return _read(rows, reader, selection, str(path), name=name, spec=f"{name}={path}", source=path.name)
 
     def _object(self, task: Task, selection: Selection, *, train: bool = False) -> LoadedTask:
-        where, wording = f"the task {task.name!r}", task.template if self.template is None else self.template
-        loaded = _own_rows(task.name, task.source_rows(train=train), where, selection, wording, task.decode)
-        return dataclasses.replace(loaded, given=True)
+        reader, rows = _own_reader(task.source_rows(train=train), self.template or task.template, task.decode)
+        return _read(rows, reader, selection, f"the task {task.name!r}", name=task.name, spec=task.name, given=True)
 
 
 class _File(NamedTuple):
@@ -213,75 +206,73 @@ def is_task_file(spec: str) -> bool:
     return spec.endswith((".yaml", ".yml")) if is_lm_eval(spec) else _file(spec) is not None
 
 
-def _keep(
-    rows: Iterator[SourceRow],
-    read: Callable[[SourceRow], Any],
-    selection: Selection,
-    where: str,
-    finish: Callable[[Any], Row] = lambda row: row,
-) -> tuple[tuple[Row, ...], int]:
-    """Read every row and finish the chosen ones; also how many there were."""
-    kept: list[Row] = []
-    total = 0
-    for row in rows:
-        made = read(row)
-        total += 1
-        if selection.keeps(row.index, len(kept)):
-            kept.append(finish(made))
-    selection.check(total, where)
-    return tuple(kept), total
+class TextRows:
+    """Source rows to worded rows, hashed on the way.
 
+    The hash covers what is asked and what is right, not the file it came from: the hub's copy and a local one have the
+    same where they hold the same questions.
+    """
 
-def _worded(
-    rows: Iterator[SourceRow],
-    normalise: Callable[[SourceRow], Item],
-    wording: Template,
-    hashed: DataHash,
-    selection: Selection,
-    where: str,
-) -> tuple[tuple[Row, ...], int]:
-    def read(row: SourceRow) -> Item:
-        item = normalise(row)
-        hashed.add(item)
+    def __init__(self, template: Template, normalise: Callable[[SourceRow], Item]) -> None:
+        self.kind, self.template, self.template_hash, self.word = (
+            template.kind,
+            template.name,
+            template.hash,
+            template.word,
+        )
+        self.encoding: Split = "separate" if self.kind == "solution" else "joint"
+        self.word = template.word
+        self._normalise, self._digest = normalise, hashlib.sha256()
+
+    def read(self, row: SourceRow) -> Item:
+        """The next question, checked."""
+        item = self._normalise(row)
+        self._digest.update(canonical([item.index, item.fields, item.options, item.answer]) + b"\n")
         return item
 
-    return _keep(rows, read, selection, where, wording.word)
+    @property
+    def data_hash(self) -> str:
+        """SHA-256 of the questions so far."""
+        return self._digest.hexdigest()
 
 
-def _own_rows(
-    name: str,
-    rows: Iterator[SourceRow],
-    where: str,
-    selection: Selection,
-    wording: Template | None,
-    decode: Any = None,
-) -> LoadedTask:
-    """A user's rows, of texts or of token ids."""
+def _own_reader(
+    rows: Iterator[SourceRow], wording: Template | None, decode: Any = None
+) -> tuple[TextRows | IdRows, Iterator[SourceRow]]:
+    """How a user's rows are read, by the first of them: as texts or as token ids."""
     first = next(rows)
     rows = itertools.chain([first], rows)
     kind = kind_of_ids(first.fields) if wording is None else None
     if kind is not None:
-        read = IdRows(kind, decode)
-        kept, total = _keep(rows, read.read, selection, where)
-        data_hash, template, template_hash = read.data_hash, read.template, read.template_hash
-    else:
-        wording = wording or own_template(first)
-        kind, hashed = wording.kind, DataHash()
-        kept, total = _worded(rows, own_normaliser(wording.names, kind), wording, hashed, selection, where)
-        data_hash, template, template_hash = hashed.hexdigest(), wording.name, wording.hash
+        return IdRows(kind, decode), rows
+    wording = wording or own_template(first)
+    columns, seen = {name: (name,) for name in sorted(wording.names)}, dict[str, str]()
+    options = {} if wording.kind == "solution" else {"options": "options", "answer": ("answer",)}
+    own = Columns(columns=columns, **options)  # type: ignore[arg-type]
+    return TextRows(wording, lambda row: own.read(row, row_id(row, seen))), rows
+
+
+def _read(
+    rows: Iterator[SourceRow], reader: TextRows | IdRows, selection: Selection, where: str, **facts: Any
+) -> LoadedTask:
+    """Read and hash every row, and word the chosen ones."""
+    kept: list[Row] = []
+    total = 0
+    for row in rows:
+        made: Any = reader.read(row)
+        total += 1
+        if selection.keeps(row.index, len(kept)):
+            kept.append(reader.word(made))
+    selection.check(total, where)
     return LoadedTask(
-        name=name,
-        spec=name,
-        kind=kind,
-        split="all",
-        subset=None,
-        source="given in Python",
+        kind=reader.kind,
         source_rows=total,
-        data_hash=data_hash,
-        template=template,
-        template_hash=template_hash,
-        encoding="ids" if wording is None else "separate" if kind == "solution" else "joint",
-        rows=kept,
+        data_hash=reader.data_hash,
+        template=reader.template,
+        template_hash=reader.template_hash,
+        encoding=reader.encoding,
+        rows=tuple(kept),
+        **facts,
     )
 
 
@@ -300,7 +291,6 @@ def _load_embedded(name: str, split: str, selection: Selection) -> LoadedTask:
         spec=f"{name}:{split}",
         kind=task.kind,
         split=split,
-        subset=None,
         source="generated",
         source_rows=task.splits[split],
         data_hash=digest.hexdigest(),

@@ -41,6 +41,18 @@ class Chat(Protocol):
         ...
 
 
+_HERE = "<the answer goes on here>"
+
+
+def render_begun(chat: Chat, messages: Sequence[Mapping[str, str]]) -> str:
+    """The text of a conversation whose last message is the beginning of the answer: nothing stands after it."""
+    *before, last = messages
+    # A blank ends the mark, so that a template that trims its messages shows.
+    marked = [*before, {**last, "content": f"{last['content']}{_HERE} "}]
+    text, _, rest = chat.render(marked, add_generation_prompt=False).rpartition(_HERE)
+    return text if rest.startswith(" ") else text.rstrip()
+
+
 def prompted(task: LoadedTask, pool: LoadedTask | None, count: int, seed: int, chat: Chat | None) -> LoadedTask:
     """The task with `count` examples of `pool` before each question, and as a conversation where there is a chat."""
     if not count and chat is None:

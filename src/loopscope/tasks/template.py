@@ -3,7 +3,7 @@ r"""How a question is worded: a TOML file that turns a normalised question into 
 A template of kind "solution" has a `prompt` and a `solution`; the solution is what the reference utility reads
 (Appendix C.2, "Reference solutions"). One of kind "options" has a `context`, an `option` that is filled once per
 answer option, and a `delimiter` between the two ("Joint options"). The package's templates lie in
-`loopscope/tasks/templates`; a user's own file replaces any of them. `template_hash` goes into the manifest.
+`templates.toml`; a user's own file replaces any of them. `template_hash` goes into the manifest.
 
 A template string is text with `{field}` places, as `str.format` writes them: `{name!t}` trims the field, `{name!c}`
 capitalises it as `str.capitalize` does; `{{` and `}}` are braces. There is no attribute or index access and no format
@@ -33,11 +33,9 @@ from pathlib import Path
 from typing import Any
 
 from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.regular_files import read_text
+from loopscope.limits import TimeLimitError, read_text, time_limit
 from loopscope.tasks.encoding import Kind, Row, canonical
-from loopscope.tasks.items import Item
-from loopscope.tasks.source_rows import SourceRow
-from loopscope.time_limit import TimeLimitError, time_limit
+from loopscope.tasks.source_rows import Item, SourceRow
 
 MOST_CHARACTERS = 1_000_000
 """Characters of a question as worded, its context counted once an option. A character may be a token, and a token takes
@@ -59,38 +57,29 @@ class Wording:
     """A parsed template string; `names` are the fields that it names."""
 
     def __init__(self, text: str, where: str = "template") -> None:
-        self._parts: list[tuple[str, str | None, str | None]] = []
         try:
-            for literal, name, specification, conversion in string.Formatter().parse(text):
-                if name is not None and (specification or not name.isidentifier()):
-                    raise LoopscopeError(
-                        f"{where}: {{{name}}} in {text!r} must be a plain field name like {{question}}"
-                    )
-                if conversion not in _CONVERSIONS:
-                    raise LoopscopeError(f"{where}: !{conversion} in {text!r} is not known; there are !t and !c")
-                self._parts.append((literal, name, conversion))
+            parts = list(string.Formatter().parse(text))
         except ValueError as error:
             raise LoopscopeError(
                 f"{where}: {text!r} is not a template ({error}); write {{{{ and }}}} for braces"
             ) from error
+        for _, name, specification, conversion in parts:
+            if name is not None and (specification or not name.isidentifier()):
+                raise LoopscopeError(f"{where}: {{{name}}} in {text!r} must be a plain field name like {{question}}")
+            if conversion not in _CONVERSIONS:
+                raise LoopscopeError(f"{where}: !{conversion} in {text!r} is not known; there are !t and !c")
+        self._parts = [(literal, name, _CONVERSIONS[conversion]) for literal, name, _, conversion in parts]
         self.names = frozenset(name for _, name, _ in self._parts if name is not None)
 
     def fill(self, values: Mapping[str, str], where: str) -> str:
         """The text with every place filled; braces in the values are text."""
-        pieces: list[str] = []
-        size = 0
-        for literal, name, conversion in self._parts:
-            pieces.append(literal)
-            if name is not None:
-                if name not in values:
-                    known = ", ".join(sorted(values)) or "none"
-                    raise LoopscopeError(
-                        f"{where}: field {name!r} is missing, which the template names; there is: {known}"
-                    )
-                pieces.append(_CONVERSIONS[conversion](values[name]))
-                size += len(pieces[-1])
-                check_size(size, where)
-        return "".join(pieces)
+        if missing := sorted(self.names - set(values)):
+            known = ", ".join(sorted(values)) or "none"
+            raise LoopscopeError(
+                f"{where}: field {missing[0]!r} is missing, which the template names; there is: {known}"
+            )
+        check_size(sum(len(values[name]) for _, name, _ in self._parts if name), where)
+        return "".join(literal + (convert(values[name]) if name else "") for literal, name, convert in self._parts)
 
 
 def check_size(characters: int, where: str) -> None:
@@ -199,8 +188,8 @@ class Template:
 
 def builtin_template(name: str) -> Template:
     """A template of the package, by its task's name."""
-    text = (resources.files("loopscope.tasks.templates") / f"{name}.toml").read_text(encoding="utf-8")
-    return parse_template(tomllib.loads(text), name)
+    text = (resources.files("loopscope.tasks") / "templates.toml").read_text(encoding="utf-8")
+    return parse_template(tomllib.loads(text)[name], name)
 
 
 def own_template(first: SourceRow) -> Template:
@@ -262,5 +251,4 @@ def parse_template(content: dict[str, Any], name: str) -> Template:
 
 
 def _letter(number: int) -> str:
-    letters = string.ascii_uppercase
-    return letters[number] if number < len(letters) else str(number + 1)
+    return string.ascii_uppercase[number] if number < len(string.ascii_uppercase) else str(number + 1)

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from loopscope.errors import LoopscopeError, index, setting, shown
-from loopscope.tasks.encoding import GivenIds, Kind, LoadedTask, Row, canonical
-from loopscope.tasks.items import row_id
-from loopscope.tasks.source_rows import MOST_OPTIONS, SourceRow, json_kind, option_index, value
+from loopscope.tasks.encoding import GivenIds, Kind, LoadedTask, Row, Split, canonical
+from loopscope.tasks.source_rows import MOST_OPTIONS, SourceRow, json_kind, option_index, row_id, value
 
 LARGEST_ID = 2**31 - 1
 """The largest token id that a row may hold."""
@@ -40,6 +39,8 @@ class IdRows:
         kind: "solution" or "options".
         template: how a token is shown.
     """
+
+    encoding: Split = "ids"
 
     def __init__(self, kind: Kind, decode: object = None) -> None:
         self.kind = kind
@@ -69,6 +70,10 @@ class IdRows:
             )
         self._digest.update(canonical([row.index, prompt, continuations, answer]) + b"\n")
         return shown_row(Row(name, row.index, "", (), answer, ids=GivenIds(prompt, continuations, ())), self._pieces)
+
+    def word(self, row: Row) -> Row:
+        """The row itself: ids have no other wording."""
+        return row
 
     @property
     def data_hash(self) -> str:

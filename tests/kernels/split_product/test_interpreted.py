@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_every_kernel_through_the_interpreter(through_the_interpreter):
     through_the_interpreter(Path(__file__).parent / "test_kernel.py", 12)

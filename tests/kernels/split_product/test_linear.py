@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from loopscope.kernels import split_product as module
-from loopscope.kernels.split_product import mixed_linear, split, splits_apply
+from loopscope.kernels.split_product import mixed_linear, split
 
 SHAPES = [(1, 1, 1), (1, 16, 3), (5, 33, 17), (16, 768, 8), (7, 2049, 5), (3, 17920, 2)]
 
@@ -33,49 +33,6 @@ def test_terms_lose_less_than_a_float32_product(factors, rows, inputs, outputs):
     terms, unit = split(x)
     summed = (terms.double() @ weight.double().T).sum(0) * unit.double().unsqueeze(1)
     assert error(summed, x, weight) <= max(0.7 * error(x @ weight.float().T, x, weight), 2.0**-23)
-
-
-def _cut_off(x):
-    """To float32 towards zero, as tensor cores do it."""
-    exponent = torch.frexp(x).exponent
-    return torch.ldexp(torch.trunc(torch.ldexp(x, 24 - exponent)), exponent - 24)
-
-
-def _by_tensor_core(x, weight):
-    """Sixteen products at a time join a sum that is cut off each time."""
-    total = torch.zeros(x.shape[0], weight.shape[0], dtype=torch.float64)
-    for start in range(0, x.shape[1], 16):
-        here = slice(start, start + 16)
-        total = _cut_off(total + x[:, here].double() @ weight[:, here].double().T)
-    return total
-
-
-def _one_by_one(x, weight):
-    """A float32 sum, rounded after every product."""
-    total = torch.zeros(x.shape[0], weight.shape[0])
-    for i in range(x.shape[1]):
-        total = (total.double() + torch.outer(x[:, i].double(), weight[:, i].double())).float()
-    return total
-
-
-@pytest.mark.parametrize("inputs", [5280, 17920])
-def test_blocks_undo_the_drift_of_tensor_cores(factors, inputs):
-    x, weight = factors(8, inputs, 32)
-    (lo, hi), unit = split(x)
-    whole = (_by_tensor_core(lo, weight) + _by_tensor_core(hi, weight)) * unit.unsqueeze(1)
-    total = torch.zeros(8, 32)
-    for start in range(0, inputs, 64):
-        here = slice(start, start + 64)
-        total += sum(_by_tensor_core(term[:, here], weight[:, here]) for term in (lo, hi)).float()
-    plain = error(_one_by_one(x, weight), x, weight)
-    assert error(total.double() * unit.unsqueeze(1), x, weight) < plain < 0.3 * error(whole, x, weight)
-
-
-def test_on_a_cpu_the_matrix_is_cast(factors):
-    x, weight = factors(4, 30, 6)
-    with torch.no_grad():
-        assert not splits_apply(x.device)
-        assert torch.equal(mixed_linear(x, weight), functional.linear(x, weight.float()))
 
 
 def test_float64_is_never_split(factors, monkeypatch):

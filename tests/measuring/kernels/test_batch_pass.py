@@ -11,8 +11,8 @@ from torch import Tensor
 
 from loopscope.kernels.choice import implementation
 from loopscope.measuring.batch_pass import BatchPass, Tables
+from loopscope.measuring.batching import encode_task
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.plan import QuestionEncoder
 from loopscope.models import load_model, load_tokenizer
 from loopscope.models.families.ouro import Ouro
 from loopscope.tasks.load import load_task
@@ -39,15 +39,15 @@ def test_a_batch_read_by_the_kernels(
     task: str, transitions: list[int], level: str, checkpoint: Callable[[str], str]
 ) -> None:
     model, loaded = load_model(checkpoint("ouro"), dtype="bfloat16"), load_task(task, limit=1)
-    questions = QuestionEncoder(load_tokenizer(checkpoint("ouro")), None, "error").questions(loaded, loaded.rows, 0)
+    questions = encode_task(loaded, load_tokenizer(checkpoint("ouro")), None, "error").questions
     settings = MeasureConfig(model="toy-ouro", tasks=(), transitions=transitions, level=level)
     with implementation("reference"):
-        plain = BatchPass(model, settings, questions).run()
+        plain = BatchPass(model, settings, questions).launch().finish()
     with implementation("triton"):
         pending = BatchPass(model, settings, questions).launch()
         found = pending.finish()
     assert not pending.repeated
-    assert pending.backends_used() == {"kernel"}
+    assert pending.backends_used == {"kernel"}
     _require_close(found, plain)
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from loopscope.models.batch import Batch
-from loopscope.models.exit_gate import exit_distribution, exit_gate_of, state_at_exit
-from loopscope.models.layers.cache import KeyValueCache
+from loopscope.models.exit_gate import exit_gate_of, exit_probabilities, state_at_exit
+from loopscope.models.layers.mask import KeyValueCache
 from loopscope.models.load import load_model
 from loopscope.models.walk import Walk
 
@@ -103,14 +103,16 @@ def test_exits_of_ouro(reference, model_for, case, dtype):
     states = list(model.states(Batch(expected.input_ids, mask), range(1, 9)).values())
     logits = [model.readout(state) for state in states]
     for budget in (4, 8):
-        gates = exit_distribution([model.gate_logits(state, dtype) for state in states[:budget]])
-        assert (gates.pdf - expected.tensors[f"exit_pdf_T{budget}"])[mask].abs().max() < 5e-5
-        assert (gates.cdf - expected.tensors[f"exit_cdf_T{budget}"])[mask].abs().max() < 5e-5
-    gates = exit_distribution([model.gate_logits(state, dtype) for state in states[:4]])
-    weighted = sum(made * gates.pdf[..., t : t + 1].to(made.dtype) for t, made in enumerate(logits[:4]))
+        gates = [model.gate_logits(state, dtype) for state in states[:budget]]
+        pdf, cdf = exit_probabilities(gates), model.exit_gate.compared(gates)
+        assert (pdf - expected.tensors[f"exit_pdf_T{budget}"])[mask].abs().max() < 5e-5
+        assert (cdf - expected.tensors[f"exit_cdf_T{budget}"])[mask].abs().max() < 5e-5
+    gates = [model.gate_logits(state, dtype) for state in states[:4]]
+    pdf, cdf = exit_probabilities(gates), model.exit_gate.compared(gates)
+    weighted = sum(made * pdf[..., t : t + 1].to(made.dtype) for t, made in enumerate(logits[:4]))
     assert (weighted - expected.logits_weighted_T4)[mask].abs().max() < 5e-5
     for threshold in (0.3, 0.5, 0.7, 0.9):
-        depth = gates.exit_depth(threshold)
+        depth = model.exit_gate.exit_depth(cdf, threshold)
         assert torch.equal(depth[mask] - 1, expected.tensors[f"exit_step0_thr{threshold}_T4"][mask])
         found = model.readout(state_at_exit(states[:4], depth))
         assert (found - expected.tensors[f"logits_thr{threshold}_T4"])[mask].abs().max() < 5e-5

@@ -1,8 +1,7 @@
-"""Looped layers of Llama-style models against plain float64 loops over positions and heads."""
+"""Looped layers of Llama-style models; `test_transformers_loop` compares them with transformers."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -25,71 +24,16 @@ CONFIG = {
     "tie_word_embeddings": False,
     "eos_token_id": [3, 4],
 }
-KINDS = {
-    "llama": {},
-    "llama with biases": {"attention_bias": True, "head_dim": 12},
-    "tied": {"tie_word_embeddings": True},
-    "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": None},
-    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": False, "sliding_window": 32},
-    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "head_dim": 10, "num_key_value_heads": 1},
-}
 
 
 def looped(span):
     return {"loop": f"{span[0]}-{span[1]}"}
 
 
-def build(randomise, changes, span, *, prepare=True):
+def build(randomise, changes, span):
     model = randomise(LayerLoop(LayerLoopConfig.read(CONFIG | changes, chosen=looped(span))), seed=7)
-    if prepare:
-        model.prepare()
+    model.prepare()
     return model
-
-
-def plain_layer(plain, model, x, i):
-    sizes, w = model.config.sizes, plain.weights(model)
-    at, count = f"model.layers.{i}.", len(x)
-    frequencies = plain.frequencies(sizes.head_width, model.rotary.theta)
-    pairs = plain.half_pairs(sizes.head_width)
-
-    def project(y, name, heads):
-        flat = y @ w[f"{at}self_attn.{name}_proj.weight"].T + w.get(f"{at}self_attn.{name}_proj.bias", 0.0)
-        split = flat.reshape(count, heads, sizes.head_width)
-        norm = w.get(f"{at}self_attn.{name}_norm.weight")
-        return split if norm is None else plain.rms_norm(split, norm, model.config.rms_norm_eps)
-
-    y = plain.rms_norm(x, w[at + "input_layernorm.weight"], model.config.rms_norm_eps)
-    q = plain.rotate(project(y, "q", sizes.heads), frequencies, pairs)
-    k = plain.rotate(project(y, "k", sizes.key_value_heads), frequencies, pairs)
-    mixed = plain.attention(q, k, project(y, "v", sizes.key_value_heads))
-    x = x + mixed @ w[at + "self_attn.o_proj.weight"].T + w.get(at + "self_attn.o_proj.bias", 0.0)
-    y = plain.rms_norm(x, w[at + "post_attention_layernorm.weight"], model.config.rms_norm_eps)
-    gated = plain.silu(y @ w[at + "mlp.gate_proj.weight"].T) * (y @ w[at + "mlp.up_proj.weight"].T)
-    return x + gated @ w[at + "mlp.down_proj.weight"].T
-
-
-def plain_run(plain, model, ids, order):
-    """The layers in the given order, then norm and head."""
-    w = plain.weights(model)
-    x = w["model.embed_tokens.weight"][ids]
-    for i in order:
-        x = plain_layer(plain, model, x, i)
-    return plain.rms_norm(x, w["model.norm.weight"], model.config.rms_norm_eps) @ w["lm_head.weight"].T
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("prepared", [False, True])
-def test_every_kind_against_plain_loops(plain, randomise, kind, prepared):
-    model = build(randomise, KINDS[kind], (1, 3), prepare=prepared)
-    rows = [[5, 9, 1, 60, 33, 2], [7, 8, 8]]
-    states = model.states(Batch.from_rows(rows), [0, 1, 3])
-    for depth, order in ((0, [0, 4]), (1, [0, 1, 2, 3, 4]), (3, [0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 4])):
-        for dtype in (None, torch.float64):
-            with torch.no_grad():
-                logits = model.readout(states[depth], dtype=dtype)
-            for row, ids in enumerate(rows):
-                expected = plain_run(plain, model, ids, order)
-                assert np.abs(logits[row, : len(ids)].numpy() - expected).max() < 5e-5
 
 
 @pytest.mark.parametrize("span", [(0, 0), (2, 3), (0, 4), (4, 4)])
@@ -99,52 +43,6 @@ def test_depth_one_is_the_ordinary_model_exactly(randomise, span):
     with torch.no_grad():
         logits = model.readout(model.states(batch, [1])[1])
         assert torch.equal(logits, whole.readout(whole.states(batch, [1])[1]))
-
-
-def test_the_state_is_the_output_of_the_span(plain, randomise):
-    model = build(randomise, {}, (1, 2))
-    assert "layers 1-2" in model.boundary
-    ids = [5, 9, 1, 60]
-    state = model.states(Batch.from_rows([ids]), [2])[2]
-    x = plain.weights(model)["model.embed_tokens.weight"][ids]
-    for i in (0, 1, 2, 1, 2):
-        x = plain_layer(plain, model, x, i)
-    assert np.abs(state[0].numpy() - x).max() < 5e-5
-
-
-def test_readout_at_positions(randomise):
-    model = build(randomise, {}, (1, 2))
-    state = model.states(Batch.from_rows([[1, 2, 3], [4, 5, 6]]), [2])[2]
-    with torch.no_grad():
-        chosen = model.readout(state, torch.tensor([[1, 2], [0, 0]]), torch.float64)
-        everything = model.readout(state, dtype=torch.float64)
-    assert torch.allclose(chosen, torch.stack([everything[1, 2], everything[0, 0]]), rtol=0, atol=1e-13)
-
-
-def test_gradients_reach_every_parameter(randomise):
-    model = build(randomise, {}, (1, 3), prepare=False)
-    context = model.embed(Batch.from_rows([[1, 2, 3, 4], [5, 6]]))
-    model.readout(model.step(model.step(context.state, context), context)).square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.abs().max() > 0, name
-
-
-def test_a_configuration_without_a_rotation_base_means_ten_thousand():
-    bare = {key: value for key, value in CONFIG.items() if key != "rope_theta"}
-    found, given = (LayerLoop(LayerLoopConfig.read(one, chosen={"loop": "1-2"})) for one in (bare, CONFIG))
-    assert found.rotary == given.rotary
-
-
-def test_left_padding_gets_one_line(randomise):
-    with pytest.raises(LoopscopeError, match="padding on the right"):
-        build(randomise, {}, (1, 3)).embed(Batch.from_rows([[1, 2], [3]], padding="left"))
-
-
-@pytest.mark.parametrize("span", [(3, 2), (-1, 2), (0, 5), (7, 9)])
-def test_a_span_outside_the_model_gets_one_line(span):
-    with pytest.raises(LoopscopeError, match="not a span of this 5-layer model; choose within 0-4"):
-        LayerLoopConfig.read(CONFIG, chosen=looped(span))
 
 
 @pytest.mark.parametrize(

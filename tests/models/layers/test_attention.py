@@ -11,17 +11,12 @@ import torch
 from loopscope.models.batch import Batch
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.layers.attention import attend
-from loopscope.models.layers.cache import KeyValueCache
 from loopscope.models.layers.mask import (
-    AttentionContext,
+    KeyValueCache,
     attention_context,
     cached_context,
-    queries_at,
-    readout_context,
 )
-from loopscope.models.layers.residual import run_blocks
 from loopscope.models.layers.rope import Rotary
-from loopscope.readout.general.core import Series
 
 ROTARY = Rotary(8, 100.0)
 
@@ -68,16 +63,6 @@ def test_padding_is_never_seen(plain, padding, shared, is_plain):
         assert np.abs(found[row, valid].numpy() - expected).max() < 1e-12
 
 
-def test_bfloat16_takes_the_softmax_in_float32():
-    q, k, v = queries(2, 2, dtype=torch.bfloat16)
-    batch = Batch.of(torch.zeros(1, 9, dtype=torch.int64))
-    found = attend(q, k, v, around(batch, torch.bfloat16, plain=True), 0)
-    scores = (q.transpose(1, 2) @ k.transpose(1, 2).transpose(-1, -2)) * 8**-0.5
-    hidden = torch.ones(9, 9, dtype=torch.bool).triu(1)
-    weights = scores.float().masked_fill(hidden, -torch.inf).softmax(-1).to(torch.bfloat16)
-    assert torch.equal(found, (weights @ v.transpose(1, 2)).transpose(1, 2).reshape(1, 9, 16))
-
-
 def test_rows_of_different_lengths_continue_in_the_cache_at_their_own_positions(plain):
     lengths, extra = [6, 2, 4], 3
     q, k, v = queries(4, 2, rows=3, width=9)
@@ -100,21 +85,6 @@ def test_rows_of_different_lengths_continue_in_the_cache_at_their_own_positions(
         expected = plain.attention(*(tensor[row, valid].numpy() for tensor in (q, k, v)))
         assert np.abs(torch.stack(outputs[row]).numpy() - expected).max() < 1e-13
     assert cache.slots() == [7]
-
-
-def test_positions_are_counted_over_valid_tokens_unless_given():
-    batch = Batch.from_rows([[1, 2, 3], [4]], padding="left")
-    counted = around(batch).rotary.cos
-    assert torch.equal(counted[1, 2], counted[0, 0])
-    given = Batch(batch.input_ids, batch.attention_mask, torch.arange(3).expand(2, 3))
-    assert torch.equal(around(given).rotary.cos[1, 2], counted[0, 2])
-
-
-def test_every_query_sees_something():
-    batch = Batch.from_rows([[1, 2, 3], [4]], padding="left")
-    visible = around(batch).mask
-    assert visible.any(dim=-1).all()
-    assert visible[1, 0].int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
 
 
 FAMILIES = ["huginn", "retrofit_llama", "retrofit_olmo", "loop", "loop_of_qwen3", "loop_to_the_end"]
@@ -191,21 +161,6 @@ def test_the_last_block_runs_at_the_positions_asked_for(model_of):
     assert widths == [(1, 6), (4, 7)]
 
 
-def test_gradients_equal_those_of_the_full_readout(model):
-    gradients = []
-    for narrow in (True, False):
-        state = state_of(model).requires_grad_(True)
-        if narrow:
-            logits = model.readout(state, torch.tensor(POSITIONS["out of order, repeated"]), torch.float64)
-        else:
-            logits = at(model.readout(state, dtype=torch.float64), POSITIONS["out of order, repeated"])[0]
-        (slope,) = torch.autograd.grad(logits.sin().sum(), state, create_graph=True)
-        (second,) = torch.autograd.grad(slope.square().sum(), state)
-        gradients.append((logits, slope, second))
-    for found, expected in zip(*gradients, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-
-
 def test_every_parameter_of_an_unprepared_model_gets_its_gradient(model_of):
     for family in FAMILIES:
         model = model_of(family, prepare=False).requires_grad_(True)
@@ -224,51 +179,6 @@ def test_every_parameter_of_an_unprepared_model_gets_its_gradient(model_of):
         assert gradients[0]
         for name, found in gradients[0].items():
             torch.testing.assert_close(found, gradients[1][name], rtol=1e-3, atol=1e-4, msg=f"{family} {name}")
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_nested_forward_mode_equals_the_full_readout(model):
-    state, direction = state_of(model), state_of(model, seed=1)
-    positions = POSITIONS["ragged"]
-
-    def twice(readout):
-        def once(x):
-            return torch.func.jvp(readout, (x,), (direction,))[1]
-
-        with torch.no_grad():
-            return torch.func.jvp(once, (state,), (direction,))
-
-    found = twice(lambda x: model.readout(x, torch.tensor(positions), torch.float64))
-    expected = twice(lambda x: at(model.readout(x, dtype=torch.float64), positions)[0])
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("case", ["ragged", "out of order, repeated"])
-def test_series_equal_those_of_the_full_readout(model, case):
-    line = Series.line(state_of(model), state_of(model, seed=1), 3)
-    with torch.no_grad():
-        full = model.readout(line, dtype=torch.float64)
-        found = model.readout(line, torch.tensor(POSITIONS[case]), torch.float64)
-        where = at(state_of(model), POSITIONS[case])[1]
-        expected = full[where[:, 0], where[:, 1]]
-    torch.testing.assert_close(found.coefficients, expected.coefficients, rtol=1e-11, atol=1e-11)
-
-
-def test_company_and_padding_do_not_change_a_positions_logits(model):
-    lengths = (7, 4, 1, 5)
-    state = state_of(model).float()
-    with torch.no_grad():
-        together = model.readout(state, torch.tensor([[row, length - 1] for row, length in enumerate(lengths)]))
-        for row, length in enumerate(lengths):
-            alone = model.readout(state[row : row + 1, :length], torch.tensor([[0, length - 1]]))
-            assert (together[row] - alone[0]).abs().max() <= 1e-5
-
-
-def test_a_position_outside_the_state_is_refused(model):
-    for where in ([[0, 7]], [[4, 0]]):
-        with torch.no_grad(), pytest.raises(IndexError):
-            model.readout(state_of(model).float(), torch.tensor(where))
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -293,38 +203,3 @@ def test_new_positions_of_a_cache(model, width):
                 else:
                     found.append(model.readout_cached(state, context)[where[:, 0], where[:, 1]])
     torch.testing.assert_close(torch.stack(found[:2]), torch.stack(found[2:]), rtol=0, atol=1e-5)
-
-
-def test_places_left_over_still_see_something():
-    around = readout_context(5, torch.device("cpu"), Rotary(4, 10.0), torch.float32, plain=False)
-    queries = queries_at(torch.tensor([[2, 4], [0, 1], [2, 0], [2, 0]]), around, 3, 5, torch.device("cpu"))
-    assert queries.slots_N.tolist() == [0, 0, 1, 2]
-    assert queries.order_BM[2].tolist() == [0, 2, 3]
-    assert queries.mask_B1MT.shape == (3, 1, 3, 5)
-    assert queries.mask_B1MT.any(dim=-1).all()
-    assert queries.mask_B1MT[2, 0].int().tolist() == [[1, 1, 1, 1, 1], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
-    x = torch.arange(3 * 5 * 2).reshape(3, 5, 2)
-    assert torch.equal(queries.pick(x), torch.stack([x[2, 4], x[0, 1], x[2, 0], x[2, 0]])[None])
-    assert torch.equal(queries.in_order(queries.by_row(queries.pick(x)[..., None])[..., 0]), queries.pick(x))
-
-
-def test_tables_of_rows_at_their_own_positions():
-    rotary, cache = Rotary(4, 10.0), KeyValueCache(9)
-    positions = torch.tensor([[3, 4], [7, 8]])
-    cache.used = 9
-    cache.write(0, torch.zeros(2, 2, 1, 4), torch.zeros(2, 2, 1, 4), positions)
-    around = cached_context(at_positions(positions), cache, rotary, torch.float32)
-    queries = queries_at(torch.tensor([[1, 0], [0, 1]]), around, 2, 2, torch.device("cpu"))
-    assert torch.equal(queries.rotary.cos[0], torch.stack([around.rotary.cos[1, 0], around.rotary.cos[0, 1]]))
-    assert queries.mask_B1MT[:, 0, 0].sum(dim=-1).tolist() == [5, 8]
-
-
-def test_no_block_at_all_picks_and_norms(model_of):
-    model = model_of("huginn")
-    around = AttentionContext(model.rotary.tables(torch.arange(7)[None], torch.float64))
-    queries = queries_at(torch.tensor([[1, 2]]), around, 4, 7, torch.device("cpu"))
-    norm = model.transformer["ln_f"]
-    with torch.no_grad():
-        found = run_blocks(state_of(model), [], around, [], norm, queries)
-        expected = norm(state_of(model)[1:2, 2:3])
-    assert torch.equal(found, expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from loopscope.readout import affine_path
@@ -10,11 +9,10 @@ from loopscope.readout import affine_path
 NAMES = ("divergence", "reverse_divergence", "initial_entropy", "final_entropy", "entropy_change")
 
 
-@pytest.mark.parametrize("block", [None, 7])
-def test_divergences_and_entropies_agree_with_arb(affine_case, exact_ends, block):
+def test_divergences_and_entropies_agree_with_arb(affine_case, exact_ends):
     _, z0, v, y = affine_case
     exact = exact_ends(z0, v)
-    found = affine_path(z0, v, [y], block_vocabulary=block).distributions
+    found = affine_path(z0, v, [y]).distributions
     for name in NAMES:
         relative, to_scale = exact.error(name, float(getattr(found, name)))
         assert to_scale < 1e-12, name
@@ -59,24 +57,6 @@ def test_the_decomposition_averages_over_tokens(language_model_logits):
     assert float(path.decomposition.residual.abs().max()) < 1e-13
 
 
-def test_the_divergence_does_not_use_the_slope(language_model_logits):
-    # Another target changes A and ΔU and leaves C alone.
-    z0, v, y, _ = language_model_logits(1, 4, 200, seed=10)
-    one, other = affine_path(z0, v, y), affine_path(z0, v, (y + 1) % 200)
-    assert float(one.slope) != float(other.slope)
-    assert float(one.divergence) == float(other.divergence)
-
-
-def test_plain_log_softmax_agrees_on_ordinary_logits():
-    g = torch.Generator().manual_seed(8)
-    z0, v = torch.randn(2, 5, 60, generator=g, dtype=torch.float64)
-    lp, lq = torch.log_softmax(z0, -1), torch.log_softmax(z0 + v, -1)
-    found = affine_path(z0, v, [0, 1, 2, 3, 4], block_vocabulary=11).distributions
-    torch.testing.assert_close(found.divergence, (lp.exp() * (lp - lq)).sum(-1).mean())
-    torch.testing.assert_close(found.reverse_divergence, (lq.exp() * (lq - lp)).sum(-1).mean())
-    torch.testing.assert_close(found.entropy_change, ((lp.exp() * lp).sum(-1) - (lq.exp() * lq).sum(-1)).mean())
-
-
 def test_rows_of_every_range_in_one_block(exact_ends):
     # Each range has its own way through a block: a series, a difference, and the careful one.
     g = torch.Generator().manual_seed(11)
@@ -91,14 +71,3 @@ def test_rows_of_every_range_in_one_block(exact_ends):
             relative, to_scale = exact.error(name, float(getattr(found, name)[token]))
             assert to_scale < 1e-12, (name, token)
             assert relative < 1e-12 or name == "entropy_change", (name, token)
-
-
-@pytest.mark.parametrize("range_of_v", [0.04999, 0.05001, 29.999, 30.001])
-def test_ways_agree_where_they_meet(exact_ends, range_of_v):
-    g = torch.Generator().manual_seed(12)
-    z0, v = 3.0 * torch.randn(2, 200, generator=g, dtype=torch.float64)
-    v *= range_of_v / (v.max() - v.min())
-    exact = exact_ends(z0, v)
-    found = affine_path(z0, v, [0]).distributions
-    for name in NAMES:
-        assert exact.error(name, float(getattr(found, name)))[1] < 1e-13, name

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from loopscope.errors import LoopscopeError
 from loopscope.path import beneficial_lower_bound, curvature_deviation
 from loopscope.readout import affine_path
-from loopscope.readout.affine.envelope import cell_bounds
 
 BETWEEN = 2  # samples inside each cell
 
@@ -97,18 +96,6 @@ def test_finer_cells_approach_the_samples():
     assert excess[2] < excess[1] / 8
 
 
-def test_constants_are_extremes_over_the_cells():
-    g = torch.Generator().manual_seed(3)
-    z0, v = torch.randn(2, 4, 40, generator=g, dtype=torch.float64)
-    e = affine_path(z0, v, [0, 1, 2, 3]).envelope(8)
-    assert torch.equal(e.L_D, e.curvature_upper.max())
-    assert torch.equal(e.mu, e.curvature_lower.min())
-    assert torch.equal(e.M, e.third.max())
-    assert e.nodes.tolist() == [k / 8 for k in range(9)]
-    assert e.third.shape == (8,)
-    assert e.derivatives.order == 4
-
-
 def test_many_examples_have_the_envelopes_of_each(language_model_logits):
     z0, v, y, examples = language_model_logits(3, 4, 50, seed=1)
     together = affine_path(z0, v, y, examples=examples, block_tokens=5).envelope(16)
@@ -117,14 +104,6 @@ def test_many_examples_have_the_envelopes_of_each(language_model_logits):
         alone = affine_path(z0[rows], v[rows], y[rows]).envelope(16)
         torch.testing.assert_close(together.third[i], alone.third, rtol=1e-12, atol=0.0)
         torch.testing.assert_close(together.curvature_lower[i], alone.curvature_lower, rtol=1e-12, atol=0.0)
-
-
-def test_two_symmetric_entries_attain_the_range_bounds():
-    # v = ±R/2 with equal weights: V = R²/4 exactly, so the cap is no looser than it must be.
-    z0, v = torch.zeros(1, 2).double(), torch.tensor([[-500.0, 500.0]]).double()
-    stack = affine_path(z0, v, [0]).per_token().derivatives([0.0, 1.0], 4).stack
-    bounds = cell_bounds(stack, torch.tensor([1000.0], dtype=torch.float64), 1.0)
-    assert float(bounds.upper_left) == pytest.approx(1000.0**2 / 4)
 
 
 @pytest.mark.parametrize("cells", [0, -3, 2.5, True])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout import affine_path, affine_path_from_states, nonlinear_path, option_path
+from loopscope.readout import affine_path, nonlinear_path, option_path
 
 ALPHA = torch.tensor([0.0, 0.37, 1.0, 1e-9], dtype=torch.float64)
 
@@ -29,13 +29,6 @@ def test_affine(impl):
     torch.testing.assert_close(path.at(ALPHA, 4).stack, _expected(path, 4), rtol=1e-11, atol=1e-13)
 
 
-def test_affine_from_states():
-    z0, v, targets, examples = _logits(1)
-    head = torch.eye(7, dtype=torch.float64)
-    path = affine_path_from_states(z0, z0 + v, head, None, targets, examples=examples)
-    torch.testing.assert_close(path.at(ALPHA, 2).stack, _expected(path, 2), rtol=1e-11, atol=1e-13)
-
-
 def _nonlinear(examples):
     z0, v, targets, _ = _logits(2, tokens=8)
     mix = torch.randn(7, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -57,11 +50,6 @@ def test_tokens_that_share_a_row_take_turns():
     alpha = torch.linspace(0.1, 0.9, 8, dtype=torch.float64)
     expected = torch.stack([path.derivatives(float(a), 2).stack[:, n] for n, a in enumerate(alpha)], 1)
     torch.testing.assert_close(path.at(alpha, 2).stack, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_examples_of_several_rows_never_move_each_other():
-    path = _nonlinear([0, 1, 1, 2, 2, 2, 3, 3])
-    torch.testing.assert_close(path.at(ALPHA, 2).stack, _expected(path, 2), rtol=1e-10, atol=1e-12)
 
 
 def test_options_share_their_questions_scale():

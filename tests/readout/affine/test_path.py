@@ -60,30 +60,6 @@ def test_permuting_the_vocabulary_changes_nothing(seed, vocabulary, peak, displa
     torch.testing.assert_close(still.divergence, moved.divergence, rtol=1e-12, atol=0.0)
 
 
-@settings(max_examples=40, deadline=None)
-@given(seeds, sizes, magnitudes)
-def test_a_zero_displacement_is_a_flat_path(seed, vocabulary, peak):
-    z0, _, y = _draw(seed, 3, vocabulary, peak, 0.0)
-    path = affine_path(z0, torch.zeros_like(z0), y)
-    assert float(path.derivatives([0.0, 0.3, 1.0], 4).stack.abs().max()) == 0.0
-    assert float(path.divergence) == 0.0
-    assert float(path.envelope(4).L_D) == 0.0
-
-
-@settings(max_examples=40, deadline=None)
-@given(seeds, magnitudes, magnitudes)
-def test_a_vocabulary_of_one_is_certain(seed, peak, displacement):
-    z0, v, y = _draw(seed, 2, 1, peak, displacement)
-    path = affine_path(z0, v, y)
-    assert float(path.derivatives([0.0, 1.0], 4).stack.abs().max()) == 0.0
-    assert float(path.initial_utility) == 0.0
-
-
-def test_gain_at_zero_is_exactly_zero(affine_case):
-    _, z0, v, y = affine_case
-    assert float(affine_path(z0, v, [y]).value(0.0)) == 0.0
-
-
 def test_examples_average_their_own_tokens_in_any_order():
     g = torch.Generator().manual_seed(2)
     z0, v = torch.randn(2, 7, 30, generator=g, dtype=torch.float64)
@@ -156,9 +132,7 @@ def test_states_and_head_give_the_same_path_as_their_logits(head, impl, bias):
     offset = bias_V.double() if bias else 0.0
     z0 = h.double() @ weight.double().T + offset
     v = (h_plus.double() - h.double()) @ weight.double().T
-    path = affine_path_from_states(
-        h, h_plus, weight, bias_V if bias else None, y, impl=impl, block_tokens=4, block_vocabulary=13
-    )
+    path = affine_path_from_states(h, h_plus, weight, bias_V if bias else None, y, impl=impl, block_tokens=4)
     expected = affine_path(z0, v, y)
     torch.testing.assert_close(
         path.derivatives([0.0, 0.5, 1.0], 4).stack, expected.derivatives([0.0, 0.5, 1.0], 4).stack
@@ -213,23 +187,13 @@ class _Largest(TorchDispatchMode):
 
 def test_states_never_hold_more_than_a_block_of_logits():
     g = torch.Generator().manual_seed(12)
-    h, h_plus = torch.randn(2, 30, 2, generator=g)
+    h, h_plus = torch.randn(2, 300, 2, generator=g)
     weight = torch.randn(300, 2, generator=g)
     with _Largest() as largest:
-        path = affine_path_from_states(h, h_plus, weight, None, [0] * 30, block_tokens=10, block_vocabulary=75)
+        path = affine_path_from_states(h, h_plus, weight, None, [0] * 300, block_tokens=10)
         path.derivatives([0.0, 0.5, 1.0], 4)
         path.distributions  # noqa: B018
-    assert largest.elements <= 8 * 10 * 75  # z(0) and v side by side, or powers of some of them
-
-
-def test_autograd_gives_the_same_slope_and_curvature(head):
-    h, h_plus, weight, bias_V = head
-    y, examples = torch.arange(9), torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
-    closed = affine_path_from_states(h, h_plus, weight, bias_V, y, examples=examples)
-    paper = affine_path_from_states(h, h_plus, weight, bias_V, y, examples=examples, impl="autograd")
-    for name in ("slope", "curvature", "gain", "initial_utility"):
-        torch.testing.assert_close(getattr(paper, name), getattr(closed, name), rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(paper.derivatives([0.4], 2).stack, closed.derivatives([0.4], 2).stack)
+    assert largest.elements <= 8 * 10 * 300  # z(0) and v side by side, or powers of some of them
 
 
 def test_autograd_on_stored_logits():
@@ -241,11 +205,3 @@ def test_autograd_on_stored_logits():
         paper.derivatives(0.0, 3)
     with pytest.raises(LoopscopeError, match="impl='auto'"):
         paper.envelope()
-
-
-def test_evenly_spaced_scales_are_the_same_scales_one_by_one(language_model_logits):
-    z0, v, y, examples = language_model_logits(4, 5, 200, seed=3)
-    path = affine_path(z0, v, y, examples=examples)
-    together = path.derivatives([k / 20 for k in range(21)], 4).stack
-    alone = torch.stack([path.derivatives(k / 20, 4).stack for k in range(21)], -1)
-    torch.testing.assert_close(together, alone, rtol=1e-11, atol=1e-13)

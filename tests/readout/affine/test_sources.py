@@ -9,10 +9,7 @@ from loopscope.readout.affine.sources import SUMMED, HeadLogits
 
 
 def logits(h, weight, dtype):
-    targets = torch.zeros(h.shape[0], dtype=torch.int64)
-    source = HeadLogits(h, 2.0 * h, weight, None, dtype)
-    own = source.target_logits(slice(0, h.shape[0]), targets)
-    return own, source.block(slice(0, h.shape[0]), slice(0, weight.shape[0]), targets, own)
+    return HeadLogits(h, 2.0 * h, weight, None, dtype).block(slice(None), torch.zeros(h.shape[0], dtype=torch.int64))
 
 
 @pytest.mark.parametrize("parts", [3, 8])
@@ -22,16 +19,16 @@ def test_small_terms_do_not_drown_in_large_ones_that_cancel(parts):
     weight = torch.zeros(4, width)
     weight[:, 0], weight[:, -1] = 2.0**24, -(2.0**24)
     weight[:, SUMMED : width - SUMMED] = 1.0
-    own, (z0, v) = logits(torch.ones(3, width), weight, torch.float32)
+    z0, v = logits(torch.ones(3, width), weight, torch.float32)
     ones = float(width - 2 * SUMMED)
-    for found in (own.z0, own.v, z0, v):
+    for found in (z0, v):
         assert (found == ones).all()
 
 
 def test_narrow_states_have_one_product():
     chance = torch.Generator().manual_seed(0)
     h, weight = (torch.randn(rows, SUMMED, generator=chance) for rows in (5, 7))
-    _, (z0, _) = logits(h, weight, torch.float32)
+    z0, _ = logits(h, weight, torch.float32)
     both = torch.stack([h, h], 1).flatten(0, 1)
     assert torch.equal(z0[:, 1:], (both @ weight.T).double()[::2, 1:])
 
@@ -39,6 +36,6 @@ def test_narrow_states_have_one_product():
 def test_float64_states_are_multiplied_in_float64():
     chance = torch.Generator().manual_seed(0)
     h, weight = (torch.randn(rows, 4 * SUMMED, generator=chance, dtype=torch.float64) for rows in (5, 7))
-    _, (z0, v) = logits(h, weight, torch.float64)
+    z0, v = logits(h, weight, torch.float64)
     torch.testing.assert_close(z0, h @ weight.T, rtol=0, atol=1e-12)
     torch.testing.assert_close(v, h @ weight.T, rtol=0, atol=1e-12)

@@ -94,11 +94,3 @@ def test_unknown_attributes_are_attribute_errors(line):
     with pytest.raises(AttributeError, match="no_such_thing"):
         series.no_such_thing  # noqa: B018
     assert not hasattr(series, "grad_fn")
-
-
-def test_a_series_describes_itself(line):
-    series = Series.line(*line, 2)
-    assert repr(series) == "Series(order=2, shape=(2, 3, 4), dtype=torch.float64)"
-    assert (series.order, len(series), series.ndim, series.device.type) == (2, 2, 3, "cpu")
-    assert not series.requires_grad
-    assert not series.is_cuda

@@ -169,14 +169,6 @@ def test_values_are_utilities_of_the_readout():
     assert torch.equal(path.derivatives(0.7, 3).value, path.value(0.7))
 
 
-def test_tokens_average_to_their_example():
-    path = _path()
-    tokens = path.per_token()
-    assert tokens.slope.shape == (8,)
-    torch.testing.assert_close(tokens.curvature[:3].mean(), path.curvature[0], rtol=1e-12, atol=0.0)
-    torch.testing.assert_close(tokens.gain[3:5].mean(), path.gain[1], rtol=1e-12, atol=1e-15)
-
-
 def test_an_affine_readout_gives_the_closed_form():
     g = torch.Generator().manual_seed(6)
     h, d = torch.randn(2, 5, HIDDEN, generator=g, dtype=torch.float64)
@@ -187,16 +179,6 @@ def test_an_affine_readout_gives_the_closed_form():
     torch.testing.assert_close(
         taylor.derivatives([0.0, 0.5], 4).stack, closed.derivatives([0.0, 0.5], 4).stack, rtol=1e-11, atol=1e-12
     )
-
-
-def test_the_displacement_is_formed_in_the_readouts_dtype():
-    state, displacement = _states(torch.float32)
-    h, h_plus = state.bfloat16(), (state + displacement).bfloat16()
-    coda = Coda().double()
-    stored = nonlinear_path_from_states(coda, h, h_plus, TARGETS, POSITIONS, dtype=torch.float64)
-    exact = nonlinear_path(coda, h.double(), h_plus.double() - h.double(), TARGETS, POSITIONS)
-    assert torch.equal(stored.slope, exact.slope)
-    assert torch.equal(stored.curvature, exact.curvature)
 
 
 def test_options_read_out_together_keep_their_cross_terms():
@@ -213,11 +195,6 @@ def test_options_read_out_together_keep_their_cross_terms():
     torch.testing.assert_close(path.slope, found.slope[0], rtol=1e-10, atol=0.0)
     torch.testing.assert_close(path.curvature, found.curvature[0], rtol=1e-10, atol=0.0)
     torch.testing.assert_close(path.curvature, chord_curvature(utility, state, displacement), rtol=1e-10, atol=0.0)
-
-
-def test_nothing_is_recorded_for_reverse_mode():
-    path = _path()
-    assert not path.derivatives(0.5, 3).stack.requires_grad
 
 
 HUGINN = {

@@ -11,7 +11,6 @@ import torch
 from loopscope.errors import LoopscopeError
 from loopscope.readout import nonlinear_path
 from loopscope.readout.general import token_derivatives as module
-from loopscope.readout.general.core import Series
 from loopscope.readout.general.token_derivatives import log_softmax_derivatives, token_derivatives
 
 
@@ -116,46 +115,11 @@ def test_blocks_give_what_the_whole_gives(readout, monkeypatch, order):
     torch.testing.assert_close(blocked.initial_utility, whole.initial_utility, rtol=1e-13, atol=0.0)
 
 
-def test_a_block_has_as_many_tokens_as_fit(readout, monkeypatch):
-    monkeypatch.setitem(module._ELEMENTS, "cpu", 4 * VOCABULARY * 20)
-    state = torch.zeros(5, 10, HIDDEN, dtype=torch.float64)
-    assert [block.rows for block in module.logit_chunks(readout, state, POSITIONS, 4)] == [
-        slice(0, 20),
-        slice(20, 40),
-        slice(40, 50),
-    ]
-
-
-def test_coefficients_at_the_start_need_one_pass_of_the_series(readout):
-    path_of(readout).derivatives(0.0, 3)
-    assert readout.bodies == [Series]
-
-
 def test_the_utility_at_the_start_needs_one_plain_pass(readout):
     path = path_of(readout)
     assert path.initial_utility.shape == (5,)
     assert path.value([0.0, 1.0]).shape == (5, 2)
     assert readout.bodies == [torch.Tensor] * 2
-
-
-def test_a_plain_readout_runs_once_for_the_start():
-    readout = Headed()
-    path = path_of(lambda state, positions: readout(state, positions))
-    assert path.initial_utility.shape == (5,)
-    assert path.derivatives(0.0, 2).order == 2
-    assert readout.bodies == [torch.Tensor, Series]
-
-
-def test_nested_forward_mode_takes_the_same_readout(readout):
-    g = torch.Generator().manual_seed(3)
-    state, displacement = torch.randn(2, 5, 10, HIDDEN, generator=g, dtype=torch.float64)
-    taylor, nested = (
-        nonlinear_path(readout, state, displacement, torch.zeros(TOKENS, dtype=torch.int64), POSITIONS, impl=impl)
-        for impl in ("taylor", "nested")
-    )
-    torch.testing.assert_close(
-        taylor.derivatives(0.0, 2).stack, nested.derivatives(0.0, 2).stack, rtol=1e-11, atol=1e-14
-    )
 
 
 @pytest.mark.parametrize("which", ["mix", "weight"])
@@ -186,13 +150,6 @@ def test_against_autograd_along_the_polynomial(order):
             torch.testing.assert_close(found[k, token], derivative.detach(), rtol=1e-11, atol=1e-12)
             if k < order:
                 (derivative,) = torch.autograd.grad(derivative, tau, create_graph=True)
-
-
-def test_tokens_do_not_depend_on_the_block_they_are_in(monkeypatch):
-    c, targets = _coefficients(3, tokens=50), torch.arange(50) % 23
-    whole = token_derivatives(c, targets)
-    monkeypatch.setitem(module._ELEMENTS, "cpu", 23 * 8)
-    assert torch.equal(token_derivatives(c, targets), whole)
 
 
 def test_a_sure_token_keeps_its_small_probability_of_the_rest():

@@ -12,7 +12,6 @@ VIEWS = (
     "#/question?run=second&task=choices/test&id=choices-4&t=4",
     "#/question?run=first&task=riddles/test&id=riddles-4&t=4&token=1",
     "#/lens?run=first&task=riddles/test&id=riddles-4",
-    "#/training",
     "#/studies?study=table-mechanism",
     "#/studies?study=figure-scale-prediction",
     "#/studies?study=missing",
@@ -39,11 +38,12 @@ def axe(tmp_path_factory):
     return source.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_nothing_serious(visit, report, training, axe, view, scheme):
+def test_axe_finds_nothing_serious(visit, report, axe, view, scheme):
     # The page's own policy would refuse a foreign script, which is the point of it; only this test lifts it.
-    page = visit(training if view == "#/training" else report, view, color_scheme=scheme, bypass_csp=True)
+    page = visit(report, view, color_scheme=scheme, bypass_csp=True)
     page.add_script_tag(content=axe)
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     serious = [
@@ -70,8 +70,8 @@ def test_dark_follows_the_system_and_can_be_chosen(visit, report):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_narrow_window_needs_no_sideways_scrolling(visit, report, training, view):
-    page = visit(training if view == "#/training" else report, view, viewport={"width": 360, "height": 740})
+def test_a_narrow_window_needs_no_sideways_scrolling(visit, report, view):
+    page = visit(report, view, viewport={"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
@@ -108,22 +108,6 @@ def test_updates_are_chosen_with_arrow_keys(visit, report):
     after = card.locator("input[type=radio]:checked").input_value()
     assert {before, after} == {"3", "4"}
     assert f"Outcomes of {after}→" in card.inner_text()
-
-
-def test_the_skip_link_leads_past_the_navigation(visit, report):
-    page = visit(report, "#/studies")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
-    assert page.locator("h1").inner_text() == "Studies"
-
-
-def test_it_prints(visit, report):
-    page = visit(report, "#/overview")
-    page.emulate_media(media="print")
-    assert not page.locator("nav.views").is_visible()
-    assert page.locator(".set-card").first.is_visible()
-    assert page.pdf()[:5] == b"%PDF-"
 
 
 def test_paper_is_white_whatever_the_screen_shows(visit, report):

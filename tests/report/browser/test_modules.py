@@ -5,8 +5,6 @@ from importlib.resources import files
 
 import pytest
 
-from loopscope.report import assemble
-
 ORIGIN = "http://page.example"
 
 
@@ -31,30 +29,10 @@ def test_the_bundle_shows_what_the_modules_show(visit, chromium, report):
         "#/overview",
         "#/questions",
         "#/question?run=first&task=riddles/test&id=riddles-4&t=4",
-        "#/studies?study=all",
+        "#/studies?study=table-mechanism",
     ):
         modules.goto("about:blank")
         modules.goto(f"{ORIGIN}/{view}")
         modules.wait_for_selector("html[data-ready]")
         assert modules.locator("main").inner_text() == visit(report, view).locator("main").inner_text()
-    context.close()
-
-
-def test_modules_keep_their_names_to_themselves(chromium):
-    modules = {
-        "main": 'import { a } from "./left.js";\nimport { b, C } from "./right.js";\nfound = [a(), b, new C().x];\n',
-        "left": 'const hidden = "left";\nexport const a = () => hidden;\n',
-        "right": 'const hidden = "right";\nexport const b = hidden;\nexport class C {\n  x = 3;\n}\n',
-    }
-    context = chromium.new_context()
-    page = context.new_page()
-    page.evaluate("window.found = null")
-    page.evaluate(assemble.bundle("main", modules.__getitem__))
-    assert page.evaluate("[...window.found, typeof hidden, typeof $left]") == [
-        "left",
-        "right",
-        3,
-        "undefined",
-        "undefined",
-    ]
     context.close()

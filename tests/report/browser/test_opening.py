@@ -3,27 +3,12 @@
 import re
 
 import numpy as np
-import pytest
 
 from loopscope.report import write_report
 from loopscope.stats import Bootstrap
 from loopscope.store import open_or_create
 
 VIEWS = ("overview", "questions", "lens", "studies", "provenance")
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_view_opens_without_errors_or_requests(visit, report, view):
-    page = visit(report, f"#/{view}")
-    assert page.locator("main h1").count() == 1
-    assert page.get_attribute("nav.views a[aria-current]", "data-view") == view
-
-
-def test_random_weights_are_said_at_the_top(visit, report):
-    page = visit(report)
-    warning = page.locator("#warnings")
-    assert "drawn has random weights" in warning.inner_text()
-    assert warning.bounding_box()["y"] < 120
 
 
 def test_overview_shows_both_runs_with_their_numbers(visit, report, riddles):
@@ -65,32 +50,13 @@ def test_the_opening_says_what_was_found_and_leads_to_the_questions(visit, expec
     at = 1 if "loop 4→5" in page.locator("h1").inner_text() else 0
     failures, harmful = int((riddles.outcome(at) == 3).sum()), int((riddles.path(at, 1.0) < 0).sum())
     assert f"goes too far on {failures} of 30 questions" in page.locator("h1").inner_text()
-    assert f"{failures} of these {harmful}" in page.locator(".opening .lead").inner_text()
+    lead = page.locator(".opening .lead").inner_text()
+    assert lead.startswith(f"It makes {harmful} of 30 references less likely")
+    assert f"of these {failures}." in lead
     findings = page.locator(".findings li").all_inner_texts()
     assert [text.split(".")[0] for text in findings] == ["some/looped-model on riddles test", "drawn on choices test"]
     page.get_by_role("link", name=f"All {failures} finite-step failures").click()
     expect(page.locator(".table-head [role=status]")).to_have_text(f"{failures} updates")
-
-
-def test_numbers_of_a_card_share_their_format_and_an_axis(visit, report):
-    page = visit(report)
-    for card in page.locator(".set-card").all():
-        means = card.locator("label.update .number").all_inner_texts()
-        assert len({len(text.partition(".")[2]) for text in means}) == 1
-        for text in means:
-            assert re.fullmatch(r"[+−]?\d+(\.\d+)?", text)
-        assert card.locator(".step.axis").count() == card.locator(".steps").count() / 2
-        assert len(card.locator(".step.axis").first.locator(".tick").all_inner_texts()) >= 2
-
-
-def test_words_are_said_once(visit, report):
-    """Long texts that several cards would share stand in one place."""
-    page = visit(report)
-    texts = page.locator(".set-card").all_inner_texts()
-    lines = [{line for line in text.splitlines() if len(line) > 80} for text in texts]
-    assert lines[0] & lines[1] == set()
-    assert page.locator(".bar-legend").count() == 1
-    assert page.locator(".how-to-read dt").all_inner_texts()[:2] == ["Full step", "Quarter step"]
 
 
 def test_the_chosen_update_is_in_the_address_and_back_undoes_it(visit, expect, report):
@@ -137,15 +103,6 @@ def test_back_returns_to_where_the_page_was_left(visit, expect, report, wait_unt
     wait_until(page, f"Math.abs(scrollY - {left}) < 5")
 
 
-def test_choosing_an_update_shows_its_numbers(visit, report, riddles):
-    page = visit(report)
-    card = page.locator(".set-card").first
-    card.locator("label.update").first.click()
-    assert "Outcomes of 3→4" in card.inner_text()
-    progressing = int((riddles.outcome(0) == 0).sum())
-    assert f"{progressing} progressing" in card.inner_text()
-
-
 def test_no_script_but_the_pages_own_can_run(visit, report):
     page = visit(report)
     page.evaluate(
@@ -156,7 +113,8 @@ def test_no_script_but_the_pages_own_can_run(visit, report):
         }"""
     )
     assert page.evaluate("window.ran") is None
-    refusals = [visit.errors.pop() for _ in range(len(visit.errors))]
+    refusals = [text for wrong, text in page.log if wrong]
+    page.log.clear()
     assert len(refusals) == 1
     assert "Content Security Policy" in refusals[0]
     policy = page.get_attribute("meta[http-equiv]", "content")
@@ -166,21 +124,6 @@ def test_no_script_but_the_pages_own_can_run(visit, report):
 def test_an_unknown_question_says_so(visit, report):
     page = visit(report, "#/question?run=first&task=riddles/test&id=nowhere&t=4")
     assert page.locator("main h1").inner_text() == "No such question"
-
-
-def test_provenance_is_in_words(visit, report):
-    page = visit(report, "#/provenance")
-    text = page.locator("main").inner_text()
-    assert "none were read: they are random" in text
-    assert "states in bfloat16, readout in float32" in text
-
-
-def test_studies_show_tables_and_figures(visit, report):
-    page = visit(report, "#/studies?study=all")
-    assert page.locator("table.sheet").count() > 10
-    assert page.locator(".drawing svg").count() >= 4
-    # Neither model is one of the paper's: nothing of theirs reproduces or refutes a published cell.
-    assert "published cells" not in page.locator("main").inner_text()
 
 
 def test_a_model_of_the_paper_stands_beside_its_published_cells(visit, page_of, synthetic):
@@ -208,24 +151,12 @@ def test_a_decline_before_the_best_depth_is_marked(visit, page_of, synthetic):
     assert page.locator(".set-card .chart").last.get_by_text("best").count() == 1
 
 
-def test_a_run_that_is_going_on_says_so_and_its_page_can_be_written_again(visit, expect, tmp_path, synthetic):
+def test_a_run_that_is_going_on_says_so(visit, expect, tmp_path, synthetic):
     made = synthetic.Made([synthetic.Question(f"Riddle {row}", ["a b"]) for row in range(12)], unit_size=4)
     manifest = synthetic.manifest_of(made)
     with open_or_create(tmp_path / "run", manifest) as writer:
         unit = writer.pending()[0]
         writer.commit(unit, synthetic.tables_of(made, manifest, unit))
-    target = tmp_path / "report.html"
-    page = visit(write_report([tmp_path / "run"], target, Bootstrap(resamples=20), with_command=True))
-    warning = page.locator("#warnings")
-    expect(warning).to_contain_text("run is unfinished: 4 of 12 questions are measured so far")
-    expect(warning.locator("code")).to_have_text(
-        f"loopscope report {tmp_path / 'run'} --output {target} --with-command"
-    )
-    expect(page.locator(".set-card header")).to_contain_text("4 of 12 questions so far")
-    page.goto(target.as_uri() + "#/questions")
+    page = visit(write_report([tmp_path / "run"], tmp_path / "report.html", Bootstrap(resamples=20)), "#/questions")
+    expect(page.locator("#warnings")).to_contain_text("run is unfinished: 4 of 12 questions are measured so far")
     expect(page.locator(".table-head [role=status]")).to_have_text("8 updates")
-    synthetic.write_run(tmp_path / "run", made)
-    assert write_report([tmp_path / "run"], target, Bootstrap(resamples=20)) == target
-    page.reload()
-    expect(page.locator(".table-head [role=status]")).to_have_text("24 updates")
-    expect(warning).to_have_text("")

@@ -1,4 +1,4 @@
-"""Provenance: what differs between the runs stands first; hashes are short and copied whole."""
+"""Provenance: what runs share is listed once; hashes are short and copied whole."""
 
 import re
 
@@ -13,14 +13,13 @@ def described(report):
     ]
 
 
-def test_the_differences_are_exactly_the_entries_that_differ(visit, report):
-    page = visit(report, "#/provenance")
+def test_what_all_runs_share_is_listed_once(visit, report):
+    cards = visit(report, "#/provenance").locator("main section.card")
     first, second = described(report)
-    expected = {term for term in {**first, **second} if first.get(term) != second.get(term)}
-    assert set(page.locator(".differences tbody th").all_inner_texts()) == expected
-    same = len({**first, **second}) - len(expected)
-    assert f"{same} of {same + len(expected)} entries are the same" in page.locator(".differences").inner_text()
-    assert page.locator(".differences thead th").all_inner_texts() == ["first", "second"]
+    same = [term for term in first if first[term] == second.get(term)]
+    assert cards.locator("h2").all_inner_texts() == ["first", "second", "The same in all runs"]
+    terms = [cards.nth(at).locator("dt").all_inner_texts() for at in range(3)]
+    assert terms == [[t for t in first if t not in same], [t for t in second if t not in same], same]
 
 
 def test_hashes_are_short_and_copied_whole(visit, report, synthetic, wait_until):
@@ -37,6 +36,6 @@ def test_hashes_are_short_and_copied_whole(visit, report, synthetic, wait_until)
     assert page.evaluate("window.copied") == whole
 
 
-def test_one_run_has_nothing_to_differ_from(visit, page_of, synthetic):
+def test_one_run_has_one_card(visit, page_of, synthetic):
     page = visit(page_of(synthetic.Made([synthetic.Question("q", ["a"])] * 2, tokens=False)), "#/provenance")
-    assert page.locator(".differences").count() == 0
+    assert page.locator("main section.card").count() == 1

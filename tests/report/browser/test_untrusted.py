@@ -28,10 +28,10 @@ def hostile(page_of, synthetic):
 def test_samples_stay_text_in_every_view(visit, expect, hostile):
     page = visit(hostile)
     for view in ("overview", "questions", "studies", "provenance"):
-        page.goto(hostile.as_uri() + f"#/{view}{'?study=all' * (view == 'studies')}")
+        page.goto(hostile.as_uri() + f"#/{view}{'?study=table-mechanism' * (view == 'studies')}")
         expect(page.locator(f"main[data-view={view}]")).to_be_visible()
         assert page.evaluate("window.pwned") is None
-        assert page.locator("main img:not(.plate img), main script, main i:not(.path-legend i), main b").count() == 0
+        assert page.locator("main img:not(.drawing), main script, main i:not(.path-legend i), main b").count() == 0
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -41,15 +41,6 @@ def test_a_sample_is_shown_letter_by_letter(visit, hostile, name):
     page.wait_for_selector(".question-head")
     assert page.locator(".words-panel > .words-text").first.text_content() == f"{SAMPLES[name]} ({name})"
     assert page.locator(".option .words-text").first.text_content() == SAMPLES[name]
-    assert page.evaluate("window.pwned") is None
-
-
-def test_hovering_a_sample_shows_text(visit, hostile):
-    page = visit(hostile, "#/questions")
-    page.locator("canvas").focus()
-    for _ in range(len(SAMPLES)):
-        page.keyboard.press("ArrowRight")
-        assert page.locator(".tip img, .tip script, .tip svg").count() == 0
     assert page.evaluate("window.pwned") is None
 
 
@@ -64,6 +55,7 @@ def test_characters_that_reorder_or_hide_text_are_shown_as_code_points(visit, pa
     assert not any(character in shown for character in "\u202e\u2066\u200b\x00\x1b")
 
 
+@pytest.mark.slow
 def test_a_megabyte_of_text_is_text(visit, page_of, synthetic):
     long = "All work and no play. </script> " * 32768
     path = page_of(synthetic.Made([synthetic.Question(long, ["short"])] * 2, tokens=False))
@@ -90,11 +82,11 @@ def named(tmp_path_factory, synthetic):
     return page, {run: task for run, (_, task) in names.items()}
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390])
 def test_any_name_is_shown_within_the_window(visit, expect, named, width):
     path, tasks = named
     page = visit(path, viewport={"width": width, "height": 900})
-    views = ["overview", "questions", "studies?study=all", "provenance"]
+    views = ["overview", "questions", "studies?study=table-mechanism", "provenance"]
     for run, task in tasks.items():
         query = urlencode({"run": run, "task": f"{task}/test", "id": f"{task}-3", "t": 4})
         views.append(f"question?{query}")

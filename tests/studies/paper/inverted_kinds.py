@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loopscope.store import BatchInfo, StoredRun
-from loopscope.studies.paper import models, tables
+from loopscope.studies.paper.numbers import models, tables
 
 OURO_1, OURO_2, HUGINN = "Ouro-1.4B", "Ouro-2.6B", "Huginn"
 TINY = 1e-5
@@ -101,7 +101,7 @@ class RunMaker:
     def __init__(self, synthetic: Any, folder: Any) -> None:
         self.synthetic, self.folder = synthetic, folder
 
-    def run(self, model: str, tasks: list[Any], batch: int = 2, **changes: Any) -> StoredRun:
+    def run(self, model: str, tasks: list[Any], batch: int = 2, name: str = "", **changes: Any) -> StoredRun:
         """One run in the paper's setting."""
         entry = models()[model]
         huginn = entry.draws_initial_state
@@ -118,7 +118,7 @@ class RunMaker:
         number = sum(1 for _ in self.folder.iterdir()) if self.folder.exists() else 0
         policy = BatchInfo(policy="paper" if batch == 2 else "questions", size=batch)
         return self.synthetic.write_run(
-            self.folder / f"run{number}",
+            self.folder / (name or f"run{number}"),
             tasks,
             model=described,
             settings=settings,

@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from loopscope.studies.paper import Printed, Quantity, cells, claims, measurements, number_count, tables
-from loopscope.studies.paper.numbers import read_cell
+from loopscope.studies.paper.numbers import (
+    Printed,
+    Quantity,
+    cells,
+    claims,
+    measurements,
+    number_count,
+    read_cell,
+    tables,
+)
 
 PAPER = Path(__file__).resolve().parents[3].parent / "shared" / "paper.tex"
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e-?\d+)?")

@@ -32,7 +32,7 @@ def test_flips_by_hand(traced):
     rows = flips.table(traced).rows
     assert [row.condition.update for row in rows] == ["1→2", "2→3", "3→4"]
     assert [row["positions"] for row in rows] == [6, 6, 6]
-    values = {name: [round(6 * row.value(name).value) for row in rows] for name in list(rows[0].values)[1:]}
+    values = {name: [round(6 * row[name].value) for row in rows] for name in list(rows[0].values)[1:]}
     assert values == {
         "right": [4, 2, 3],
         "flipped": [3, 2, 2],

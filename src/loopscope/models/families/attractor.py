@@ -19,24 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from loopscope.models.batch import Batch
-from loopscope.models.families.config import (
-    FamilyConfig,
-    Fraction,
-    Layers,
-    LayersOrNone,
-    Number,
-    Size,
-    only,
-)
+from loopscope.models.families import family
+from loopscope.models.families.config import FamilyConfig, Fraction, Layers, LayersOrNone, Number, Size, only
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.families.parcae import RopeSettings
-from loopscope.models.families.registry import family
 from loopscope.models.layers.attention import AttentionSizes, RotatedThenNormed
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.linear import Embedding, Linear
-from loopscope.models.layers.mlp import SquaredReluMLP
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.linear import Embedding, Linear, SquaredReluMLP
+from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.residual import Block, Names, RMSNorm
 from loopscope.models.layers.rope import StoredRotary, fill_table
 from loopscope.models.protocol import Context
 
@@ -129,7 +119,7 @@ class Attractor(LoopedDecoder):
 
     def __init__(self, config: AttractorConfig) -> None:
         wide, vocabulary = config.n_embd, config.padded_vocab_size or config.vocab_size
-        super().__init__(config, hidden=wide, vocabulary=vocabulary, positions=config.block_size, trained_depth=None)
+        super().__init__(config, wide, vocabulary, config.block_size, None)
         gamma = None if config.layer_scale_init is None else config.gamma_max
         self.transformer: Any = nn.ModuleDict(
             {

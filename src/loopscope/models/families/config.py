@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from loopscope.errors import LoopscopeError, shown
 from loopscope.models.layers.attention import AttentionSizes
-from loopscope.models.layers.rope import LinearScaling, Llama3Scaling, Rotary
+from loopscope.models.layers.rope import Rotary, Scaling
 
 LARGEST_SIZE = 2**31 - 1
 """Of any width, vocabulary or number of positions: a hundred thousand times today's."""
@@ -82,6 +82,11 @@ class FamilyConfig(BaseModel):
         """The error to raise: one line that names the file and the family."""
         return LoopscopeError(f"config.json ({cls.title}): {message}")
 
+    def require(self, fits: bool, problem: str) -> None:
+        """Refuses values that contradict each other or that nothing here computes."""
+        if not fits:
+            raise self.fault(problem)
+
     @model_validator(mode="before")
     @classmethod
     def _given(cls, values: Any) -> Any:
@@ -99,9 +104,8 @@ class FamilyConfig(BaseModel):
         """Widths fit together, and end-of-sequence ids are inside the vocabulary."""
         getattr(self, "sizes", None)
         vocabulary = max(getattr(self, "vocab_size", 0), getattr(self, "vocabulary", 0))
-        strange = next((token for token in getattr(self, "eos_token_id", ()) if not 0 <= token < vocabulary), None)
-        if strange is not None:
-            raise self.fault(f"token id {shown(strange)} is outside the vocabulary of {vocabulary}")
+        for token in getattr(self, "eos_token_id", ()):
+            self.require(0 <= token < vocabulary, f"token id {shown(token)} is outside the vocabulary of {vocabulary}")
         return self
 
     @property
@@ -113,13 +117,12 @@ class FamilyConfig(BaseModel):
         self, hidden: int, heads: int, shared: int | None = None, width: int | None = None
     ) -> AttentionSizes:
         """The widths of attention layers: `shared` heads of keys divide the others, a head's width is even."""
-        if width is None and hidden % heads:
-            raise self.fault(f"hidden size {hidden} does not divide into {heads} heads; give head_dim")
+        self.require(
+            width is not None or hidden % heads == 0, f"hidden size {hidden} does not divide into {heads} heads"
+        )
         width, shared = width or hidden // heads, shared or heads
-        if width % 2 or not width:
-            raise self.fault(f"head_dim {width} is odd; rotary positions need an even one")
-        if heads % shared:
-            raise self.fault(f"{heads} attention heads cannot share {shared} key-value heads")
+        self.require(width > 0 and width % 2 == 0, f"head_dim {width} is odd; rotary positions need an even one")
+        self.require(heads % shared == 0, f"{heads} attention heads cannot share {shared} key-value heads")
         return AttentionSizes(hidden, heads, shared, width)
 
 
@@ -156,19 +159,16 @@ class RopeScaling(FamilyConfig):
     def _older_name(cls, values: Any) -> Any:
         return {"rope_type": values["type"], **values} if isinstance(values, dict) and "type" in values else values
 
-    def scaling(self) -> Llama3Scaling | LinearScaling | None:
+    def scaling(self) -> Scaling | None:
         """How frequencies are scaled."""
-        if self.rope_type == "default":
-            return None
         names = ["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]
-        given = [getattr(self, name) for name in (names if self.rope_type == "llama3" else names[:1])]
-        if None in given:
-            raise self.fault(f"{names[given.index(None)]} is missing")
-        if self.rope_type == "linear":
-            return LinearScaling(given[0])
-        if given[2] <= given[1]:
-            raise self.fault(f"high_freq_factor {given[2]} must exceed low_freq_factor {given[1]}")
-        return Llama3Scaling(*given)
+        names = names[: {"default": 0, "linear": 1, "llama3": 4}[self.rope_type]]
+        for name in names:
+            self.require(getattr(self, name) is not None, f"{name} is missing")
+        found = Scaling(*(getattr(self, name) for name in names)) if names else None
+        rises = found is None or found.low is None or found.high > found.low
+        self.require(rises, f"high_freq_factor {self.high_freq_factor} must exceed low_freq_factor")
+        return found
 
 
 class RotaryFields(FamilyConfig):
@@ -210,13 +210,12 @@ class LlamaConfig(RotaryFields):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        kinds = self.layer_types
-        other = sorted(set(kinds or ()) - {"full_attention"})
-        if other:
-            raise self.fault(f"layer_types {shown(other[0])} is not supported, only 'full_attention'")
-        uses = self.use_sliding_window if self.use_sliding_window is not None else kinds is None
-        if uses and self.sliding_window is not None:
-            raise self.fault(f"sliding_window {self.sliding_window} is not supported, only null")
+        for kind in self.layer_types or ():
+            self.require(kind == "full_attention", f"layer_types {shown(kind)} is not supported, only 'full_attention'")
+        uses = self.use_sliding_window if self.use_sliding_window is not None else self.layer_types is None
+        self.require(
+            not uses or self.sliding_window is None, f"sliding_window {self.sliding_window} is not supported, only null"
+        )
         return self
 
     @property

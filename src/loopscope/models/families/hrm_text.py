@@ -22,16 +22,14 @@ from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError, shown
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.safetensors import TensorEntry
+from loopscope.models.checkpoint import TensorEntry
+from loopscope.models.families import family
 from loopscope.models.families.config import LlamaConfig, Loops, Number, only, option
-from loopscope.models.families.registry import family
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.layers.attention import Attention, AttentionSizes
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.linear import Embedding, Linear
-from loopscope.models.layers.mlp import GatedMLP
-from loopscope.models.layers.norm import WeightlessNorm
-from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.linear import Embedding, GatedMLP, Linear
+from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.residual import Block, Names, WeightlessNorm
 from loopscope.models.protocol import Context
 
 _LAYER = re.compile(r"model\.(H|L)_module\.layers\.(\d{1,6})\.")
@@ -134,14 +132,7 @@ class HrmText(LoopedDecoder):
 
     def __init__(self, config: HrmTextConfig) -> None:
         hidden, vocabulary = config.hidden_size, config.vocab_size
-        super().__init__(
-            config,
-            hidden=hidden,
-            vocabulary=vocabulary,
-            positions=config.max_position_embeddings,
-            trained_depth=config.H_cycles,
-            eos_ids=config.eos_token_id,
-        )
+        super().__init__(config, hidden, vocabulary, config.max_position_embeddings, config.H_cycles)
         self.rotary = config.half_split(config.sizes.head_width, rounded=True, default_theta=10000.0)
         self.scale = config.embedding_scale or 1.0 / config.initializer_range
         self.prefix = config.prefix

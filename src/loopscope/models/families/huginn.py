@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, Self
+from typing import Any
 
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from loopscope.models.batch import Batch
+from loopscope.models.families import family
 from loopscope.models.families.config import (
     FamilyConfig,
     Fraction,
@@ -31,15 +31,12 @@ from loopscope.models.families.config import (
     TokenIds,
     only,
 )
-from loopscope.models.families.registry import family
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.initial_state import DrawsState, InitialState
 from loopscope.models.layers.attention import Attention, AttentionSizes, Kind
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.linear import Embedding, Linear
-from loopscope.models.layers.mlp import GatedMLP
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.linear import Embedding, GatedMLP, Linear
+from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.residual import Block, Names, RMSNorm
 from loopscope.models.layers.rope import Rotary, RotaryTables, rotate_own
 from loopscope.models.protocol import Context
 
@@ -73,16 +70,6 @@ class RavenConfig(RotaryFields):
     norm_eps: Fraction = 1e-6
     init_values: InitValues = InitValues()
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        parts = (self.n_layers_in_prelude, self.n_layers_in_recurrent_block, self.n_layers_in_coda)
-        if self.n_layers not in (None, sum(parts)):
-            counts = " + ".join(map(str, parts))
-            raise self.fault(f"n_layers {self.n_layers} is not {counts} (prelude, core, coda)")
-        if self.vocabulary < self.vocab_size:
-            raise self.fault(f"padded_vocab_size {self.vocabulary} is smaller than vocab_size {self.vocab_size}")
-        return self
-
     @property
     def vocabulary(self) -> int:
         """Entries of the embedding."""
@@ -110,12 +97,20 @@ class HuginnConfig(RavenConfig):
     tie_embeddings: bool = True
     eos_token_id: TokenIds = ()
 
-    @model_validator(mode="after")
-    def _biases(self) -> Self:
-        shared, heads = self.sizes.key_value_heads, self.n_heads
-        if self.qk_bias and shared != heads:
-            raise self.fault(f"qk_bias needs as many key-value heads ({shared}) as heads ({heads})")
-        return self
+    @property
+    def positions(self) -> int:
+        """The most that a sequence may have."""
+        return self.block_size
+
+    @property
+    def rotary(self) -> Rotary:
+        """What positions mean."""
+        return Rotary(self.sizes.head_width, self.rope_base, "interleaved")
+
+    @property
+    def scale(self) -> float:
+        """Of the embedding and of the drawn state."""
+        return self.init_values.embed_scale or math.sqrt(self.n_embd)
 
 
 class BiasedAttention(Attention):
@@ -149,28 +144,13 @@ class Huginn(LoopedDecoder, DrawsState):
     """Huginn at any size; padding on the right."""
 
     boundary = "the recurrent core's raw output, before the coda"
-    config: RavenConfig
+    ignored = frozenset({"freqs_cis"})
 
-    def __init__(self, config: HuginnConfig) -> None:
-        super().__init__(
-            config,
-            hidden=config.n_embd,
-            vocabulary=config.vocabulary,
-            positions=config.block_size,
-            trained_depth=config.mean_recurrence,
-            eos_ids=config.eos_token_id,
-        )
-        self.rotary = Rotary(config.sizes.head_width, config.rope_base, "interleaved")
+    def __init__(self, config: Any) -> None:
         wide = config.n_embd
-        self.scale = config.init_values.embed_scale or math.sqrt(wide)
+        super().__init__(config, wide, config.vocabulary, config.positions, config.mean_recurrence)
+        self.rotary, self.scale = config.rotary, config.scale
         self.initial_state = InitialState(wide, config.state_std, self.scale)
-        self.build(config)
-        self.ignored = {"freqs_cis"}
-        self.tie_head(config.tie_embeddings, "transformer.wte.weight")
-
-    def build(self, config: RavenConfig) -> None:
-        """Modules under the checkpoint's names."""
-        wide = config.n_embd
         parts = {"prelude": config.n_layers_in_prelude, "core_block": config.n_layers_in_recurrent_block}
         parts["coda"] = config.n_layers_in_coda
         self.transformer: Any = nn.ModuleDict(
@@ -180,6 +160,7 @@ class Huginn(LoopedDecoder, DrawsState):
         self.transformer["adapter"] = Linear(2 * wide, wide, bias=False)
         self.transformer["ln_f"] = RMSNorm(wide, config.norm_eps)
         self.lm_head = Linear(wide, config.vocabulary, bias=False)
+        self.tie_head(config.tie_embeddings, "transformer.wte.weight")
 
     def block(self, config: Any) -> Block:
         """A block of any part."""

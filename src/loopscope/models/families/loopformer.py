@@ -27,15 +27,14 @@ from torch.nn import functional
 
 from loopscope.errors import shown
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.safetensors import TensorEntry
+from loopscope.models.checkpoint import TensorEntry
+from loopscope.models.families import family
 from loopscope.models.families.config import FamilyConfig, Layers, Size, TokenIds, only, option
-from loopscope.models.families.registry import family
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.layers.attention import Attention, AttentionSizes
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
 from loopscope.models.layers.linear import Embedding, Linear
-from loopscope.models.layers.mask import AttentionContext, positions_of
-from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.layers.mask import AttentionContext, KeyValueCache, positions_of
+from loopscope.models.layers.residual import RMSNorm
 from loopscope.models.protocol import Context
 
 EPS = torch.finfo(torch.float32).eps
@@ -159,14 +158,7 @@ class Tmlt(LoopedDecoder):
 
     def __init__(self, config: TmltConfig) -> None:
         hidden, vocabulary = config.n_embd, config.vocab_size
-        super().__init__(
-            config,
-            hidden=hidden,
-            vocabulary=vocabulary,
-            positions=config.block_size,
-            trained_depth=TRAINED_STEPS,
-            eos_ids=config.eos_token_id,
-        )
+        super().__init__(config, hidden, vocabulary, config.block_size, TRAINED_STEPS)
         self.trained_clock = TRAINED_STEPS
         self.gpt: Any = nn.Module()
         blocks = nn.ModuleList(TimedBlock(config) for _ in range(config.n_layer))

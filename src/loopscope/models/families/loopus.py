@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from loopscope.models.batch import Batch
-from loopscope.models.checkpoint.safetensors import TensorEntry
+from loopscope.models.checkpoint import TensorEntry
 from loopscope.models.exit_gate import ExitGate
+from loopscope.models.families import family
 from loopscope.models.families.config import FamilyConfig, LlamaConfig, Loops, Number, only, option
-from loopscope.models.families.registry import family
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout, llama_layer
+from loopscope.models.families.decoder import LoopedDecoder, Readout, llama_layer
 from loopscope.models.layers.linear import Embedding, Linear, linear
-from loopscope.models.layers.norm import RMSNorm
+from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.residual import RMSNorm
 from loopscope.models.protocol import Context
 
 _HALF = (torch.bfloat16, torch.float16)
@@ -60,20 +60,18 @@ class LoopUSConfig(FamilyConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        seen: list[int] = []
-        for part in ("encoder", "reasoning", "decoder"):
-            listed, count = getattr(self, f"{part}_layer_indices"), self.base_config_dict.num_hidden_layers
-            if not all(0 <= index < count for index in listed):
-                raise self.fault(f"{part}_layer_indices must be a list of layers from 0 to {count - 1}")
-            seen += listed
-            if len(set(seen)) < len(seen):
-                raise self.fault(f"{part}_layer_indices names a layer twice")
-        if not self.reasoning_layer_indices:
-            raise self.fault("reasoning_layer_indices names no layer to loop")
+        used = [*self.encoder_layer_indices, *self.reasoning_layer_indices, *self.decoder_layer_indices]
+        count = self.base_config_dict.num_hidden_layers
+        self.require(len(set(used)) == len(used), "the layer_indices name a layer twice")
+        self.require(set(used) <= set(range(count)), f"the layer_indices must be layers from 0 to {count - 1}")
+        self.require(bool(self.reasoning_layer_indices), "reasoning_layer_indices names no layer to loop")
         # What the other strategies decide is not certain.
-        for name, known in (("halting_strategy", "threshold"), ("q_eval_interval", 1)):
-            if getattr(self, name) != known and self.exit is None:
-                raise self.fault(f"{name} {getattr(self, name)!r} is not supported, only {known!r}; choose exit=none")
+        known = self.halting_strategy == "threshold" and self.q_eval_interval == 1
+        self.require(
+            known or self.exit is not None,
+            f"halting_strategy {self.halting_strategy!r} with q_eval_interval {self.q_eval_interval} is not supported, "
+            "only 'threshold' with 1; choose exit=none",
+        )
         return self
 
 
@@ -114,14 +112,8 @@ class LoopUS(LoopedDecoder):
     def __init__(self, config: LoopUSConfig) -> None:
         base = config.base_config_dict
         hidden, vocabulary, eps = base.hidden_size, base.vocab_size, base.rms_norm_eps
-        super().__init__(
-            config,
-            hidden=hidden,
-            vocabulary=vocabulary,
-            positions=base.max_position_embeddings,
-            trained_depth=config.N,
-            eos_ids=base.eos_token_id,
-        )
+        super().__init__(config, hidden, vocabulary, base.max_position_embeddings, config.N)
+        self.eos_ids = base.eos_token_id
         self.rotary = base.half_split(base.sizes.head_width, rounded=True)
 
         def layers(indices: list[int]) -> list[nn.Module]:

@@ -15,10 +15,10 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from loopscope.models.batch import Batch
+from loopscope.models.families import family
 from loopscope.models.families.config import LlamaConfig, Loops, only
-from loopscope.models.families.registry import family
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedLlama, Readout, llama_layer
+from loopscope.models.families.decoder import LoopedLlama, Readout, llama_layer
+from loopscope.models.layers.mask import KeyValueCache
 from loopscope.models.protocol import Context
 
 

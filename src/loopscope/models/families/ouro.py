@@ -25,11 +25,11 @@ from torch import Tensor
 
 from loopscope.models.batch import Batch
 from loopscope.models.exit_gate import ExitGate
+from loopscope.models.families import family
 from loopscope.models.families.config import Fraction, LlamaConfig, Loops, Size, only, option
-from loopscope.models.families.registry import family
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedLlama, Readout, llama_layer
+from loopscope.models.families.decoder import LoopedLlama, Readout, llama_layer
 from loopscope.models.layers.linear import Linear, linear
+from loopscope.models.layers.mask import KeyValueCache
 from loopscope.models.layers.residual import Block, Names
 from loopscope.models.protocol import Context
 

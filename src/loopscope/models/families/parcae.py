@@ -30,26 +30,14 @@ from torch.nn import functional
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.families.config import (
-    FamilyConfig,
-    Fraction,
-    LayersOrNone,
-    Loops,
-    Number,
-    Size,
-    only,
-    option,
-)
-from loopscope.models.families.registry import family
+from loopscope.models.families import family
+from loopscope.models.families.config import FamilyConfig, Fraction, LayersOrNone, Loops, Number, Size, only, option
+from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.initial_state import DrawsState, InitialState, Rule
 from loopscope.models.layers.attention import AttentionSizes, RotatedThenNormed
-from loopscope.models.layers.cache import KeyValueCache
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.linear import Embedding, Fusing, Linear, linear
-from loopscope.models.layers.mask import AttentionContext
-from loopscope.models.layers.mlp import SquaredReluMLP
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.linear import Embedding, Fusing, Linear, SquaredReluMLP, linear
+from loopscope.models.layers.mask import AttentionContext, KeyValueCache
+from loopscope.models.layers.residual import Block, Names, RMSNorm
 from loopscope.models.layers.rope import StoredRotary, fill_table
 from loopscope.models.protocol import BodyAndHead, Context
 
@@ -107,10 +95,9 @@ class ParcaeConfig(FamilyConfig):
         counts: list[Any] = [values.get(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda")]
         if not all(isinstance(count, int) for count in counts):
             return values
-        total = sum(counts)
-        if names is None:
-            return values | {"value_layers": frozenset(range(total - 1, -1, -2)), "unpaired": frozenset()}
         blocks = [f"{part}.{i}" for part, count in zip(PARTS, counts, strict=True) for i in range(count)]
+        if names is None:
+            return values | {"value_layers": frozenset(range(len(blocks) - 1, -1, -2)), "unpaired": frozenset()}
         pairs = [
             {f"transformer.{block}.attn.ve_gate.weight", f"value_embeds.{number}.weight"}
             for number, block in enumerate(blocks)
@@ -134,14 +121,20 @@ class ParcaeConfig(FamilyConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.n_embd < GATE_CHANNELS:
-            raise self.fault(f"n_embd {self.n_embd} is smaller than the {GATE_CHANNELS} channels of a value gate")
+        wide = self.n_embd >= GATE_CHANNELS
+        self.require(wide, f"n_embd {self.n_embd} is smaller than the {GATE_CHANNELS} channels of a value gate")
         return self
 
     @property
     def sizes(self) -> AttentionSizes:
         """Of the attention layers."""
         return self.attention_sizes(self.n_embd, self.num_attention_heads)
+
+    @property
+    def parts(self) -> list[str]:
+        """The part of each layer."""
+        counts = (self.n_layers_in_prelude, self.n_layers_in_recurrent_block, self.n_layers_in_coda)
+        return [part for part, count in zip(PARTS, counts, strict=True) for _ in range(count)]
 
     @property
     def state_std(self) -> float:
@@ -186,20 +179,18 @@ class Decay(Fusing):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.A_log = nn.Parameter(torch.zeros(width))
-        self.dt_bias = nn.Parameter(torch.zeros(width))
+        self.A_log, self.dt_bias = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
         self.B = nn.Parameter(torch.zeros(width, width))
 
     def fuse(self) -> None:
         """Works the decay out once."""
-        self.kept = self._decay().detach()
+        self.kept = None
+        self.kept = self.decay().detach()
 
     def decay(self) -> Tensor:
         """The decay a, [D]."""
-        trained = torch.is_grad_enabled() and self.A_log.requires_grad
-        return self._decay() if self.kept is None or trained else self.kept
-
-    def _decay(self) -> Tensor:
+        if self.kept is not None and not (torch.is_grad_enabled() and self.A_log.requires_grad):
+            return self.kept
         return torch.exp(-self._step() * torch.exp(_wide(self.A_log))).to(self.A_log.dtype)
 
     def injection(self, embedded: Tensor) -> Tensor:
@@ -222,20 +213,12 @@ class Parcae(LoopedDecoder, DrawsState):
 
     def __init__(self, config: ParcaeConfig) -> None:
         wide, vocabulary = config.n_embd, config.padded_vocab_size or config.vocab_size
-        super().__init__(
-            config,
-            hidden=wide,
-            vocabulary=vocabulary,
-            positions=config.block_size,
-            trained_depth=config.mean_recurrence,
-        )
+        super().__init__(config, wide, vocabulary, config.block_size, config.mean_recurrence)
         self.initial_state = InitialState(wide, config.state_std, 1.0, config.initial_state)
-        counts = (config.n_layers_in_prelude, config.n_layers_in_recurrent_block, config.n_layers_in_coda)
         self.transformer: Any = nn.ModuleDict()
-        number = 0
-        for part, count in zip(PARTS, counts, strict=True):
-            self.transformer[part] = nn.ModuleList(self._block(number + i, part) for i in range(count))
-            number += count
+        for part in PARTS:
+            blocks = (self._block(number, part) for number, own in enumerate(config.parts) if own == part)
+            self.transformer[part] = nn.ModuleList(blocks)
         self.transformer["wte"] = Embedding(vocabulary, wide)
         self.transformer["adapter"] = Decay(wide)
         self.transformer["C"] = Linear(wide, wide, bias=False)
@@ -244,7 +227,7 @@ class Parcae(LoopedDecoder, DrawsState):
         self.value_embeds = nn.ModuleDict({str(n): Embedding(vocabulary, wide) for n in sorted(config.value_layers)})
         self.lm_head = Linear(wide, vocabulary, bias=False)
         self.register_buffer("freqs_cis", torch.empty(1, config.block_size, 1, config.sizes.head_width // 2, 2))
-        self.ignored = set(config.unpaired)
+        self.ignored = config.unpaired
         self.tie_head(config.tie_embeddings, "transformer.wte.weight")
 
     def _block(self, number: int, part: str) -> ParcaeBlock:
@@ -253,9 +236,8 @@ class Parcae(LoopedDecoder, DrawsState):
         if part == "core_block":
             inner = config.recurrent_intermediation_embedding_dimension or inner
         attention = TokenValueAttention(config.sizes, number, gate=number in config.value_layers)
-        return ParcaeBlock(
-            attention, SquaredReluMLP(config.n_embd, inner), lambda: RMSNorm(config.n_embd, config.norm_eps)
-        )
+        mlp = SquaredReluMLP(config.n_embd, inner)
+        return ParcaeBlock(attention, mlp, lambda: RMSNorm(config.n_embd, config.norm_eps))
 
     @property
     def rotary(self) -> StoredRotary:  # type: ignore[override]

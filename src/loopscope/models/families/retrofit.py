@@ -12,25 +12,26 @@ a function of the hidden size. The token ids named in the configuration are Hugi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
 
+from loopscope.models.families import family
 from loopscope.models.families.config import Loops, Size, only
+from loopscope.models.families.decoder import Readout
 from loopscope.models.families.huginn import Huginn, RavenConfig
-from loopscope.models.families.registry import family
-from loopscope.models.initial_state import InitialState
 from loopscope.models.layers.attention import Attention
-from loopscope.models.layers.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.mlp import GatedMLP
-from loopscope.models.layers.norm import RMSNorm
-from loopscope.models.layers.residual import Block, Names
+from loopscope.models.layers.linear import GatedMLP
+from loopscope.models.layers.residual import Block, Names, RMSNorm
+from loopscope.models.layers.rope import Rotary
 
 
 class RetrofitConfig(RavenConfig):
     """config.json of a retrofitted checkpoint."""
 
     title = "Retrofitted Llama"
+    rounded: ClassVar[bool] = True
+    """The published Llama code rounds its rotation tables to the model's dtype."""
     fixed = only(RavenConfig.fixed, qk_bias=False)
     max_position_embeddings: Size
     mean_recurrence: Loops
@@ -38,16 +39,31 @@ class RetrofitConfig(RavenConfig):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.init_values.std is None:
-            raise self.fault("init_values is missing; it holds the std of the initial state")
-        self.half_split(self.sizes.head_width, rounded=True)
+        self.require(self.init_values.std is not None, "init_values is missing; it holds the std of the initial state")
+        self.rotary  # noqa: B018
         return self
+
+    @property
+    def positions(self) -> int:
+        """The most that a sequence may have."""
+        return self.max_position_embeddings
+
+    @property
+    def rotary(self) -> Rotary:
+        """What positions mean."""
+        return self.half_split(self.sizes.head_width, rounded=self.rounded)
+
+    @property
+    def scale(self) -> float:
+        """Of the embedding and of the drawn state."""
+        return self.init_values.embed_scale or 1.0
 
 
 class RetrofitOlmoConfig(RetrofitConfig):
     """The same of a retrofitted OLMo-2."""
 
     title = "Retrofitted OLMo-2"
+    rounded = False
 
 
 class RetrofitLlamaBlock(Block):
@@ -77,22 +93,7 @@ def _is_olmo(config: Mapping[str, Any], tensors: Collection[str] | None) -> bool
 class RetrofitLlama(Huginn):
     """A retrofitted Llama-3.2 or TinyLlama; padding on the right."""
 
-    rounded = True  # the published Llama code rounds its rotation tables to the model's dtype
-
-    def __init__(self, config: RetrofitConfig) -> None:
-        LoopedDecoder.__init__(
-            self,
-            config,
-            hidden=config.n_embd,
-            vocabulary=config.vocabulary,
-            positions=config.max_position_embeddings,
-            trained_depth=config.mean_recurrence,
-        )
-        self.rotary = config.half_split(config.sizes.head_width, rounded=self.rounded)
-        self.scale = config.init_values.embed_scale or 1.0
-        self.initial_state = InitialState(config.n_embd, config.state_std, self.scale)
-        self.build(config)
-        self.tie_head(config.tie_embeddings, "transformer.wte.weight")
+    ignored = frozenset()
 
     def block(self, config: Any) -> Block:
         """A Llama block."""
@@ -107,8 +108,6 @@ class RetrofitLlama(Huginn):
 @family("retrofit-olmo", RetrofitOlmoConfig, "RavenForCausalLM", "huginn_raven", recognises=_is_olmo)
 class RetrofitOlmo(RetrofitLlama):
     """A retrofitted OLMo-2; padding on the right."""
-
-    rounded = False
 
     def block(self, config: Any) -> Block:
         """An OLMo block."""

@@ -7,26 +7,33 @@ over the keys a query may see. Query head h reads key-value head h // (H / K). `
 The fused kernel's blocks depend on the width, and with them the rounding. On a CPU float32 attention is therefore
 summed in float64.
 
+Sequences that stand in one row without padding (`Batch.parts`) attend part by part: on a GPU in 16 bits by torch's
+kernel for sequences of any lengths, which aligns a part's last position with its last key. A part whose keys are
+elsewhere in the row, such as what it shares with others, goes to `shared_attention`; without Triton it has them
+gathered first.
+
 Shapes: B rows, S query positions, T key positions, N positions read, H heads, K key-value heads, P head width.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from loopscope.kernels.choice import takes_kernel
+from loopscope.kernels.choice import chosen, is_differentiating, takes_kernel
 from loopscope.models.batch import Parts
-from loopscope.models.layers.linear import Fusing, Joined, Linear, is_trained, join_linears
+from loopscope.models.layers.linear import Fusing, Linear
 from loopscope.models.layers.mask import AttentionContext, Queries
-from loopscope.models.layers.norm import RMSNorm, WeightlessNorm
+from loopscope.models.layers.residual import RMSNorm, WeightlessNorm
 from loopscope.models.layers.rope import RotaryTables, rotate_own
-from loopscope.models.layers.varlen import attend_parts, takes_shared, takes_varlen
+from loopscope.models.protocol import LoopedModel
 
 Kind = Literal["query", "key"]
 
@@ -77,8 +84,7 @@ class Attention(Fusing):
         """[B, S, D] → [B, S, D], or [1, N, D] at the queries."""
         asking, tables = (x, attention.rotary) if queries is None else (queries.pick(x), queries.rotary)
         q, k, v = (
-            flat.reshape(flat.shape[0], flat.shape[1], -1, self.head_width)
-            for flat in self._projected(x, asking, queries is not None)
+            flat.reshape(flat.shape[0], flat.shape[1], -1, self.head_width) for flat in self.projected(x, asking)
         )
         q = self.positioned(q, "query", tables, attention.plain)
         k = self.positioned(k, "key", attention.rotary, attention.plain)
@@ -106,23 +112,13 @@ class Attention(Fusing):
         """What the output projection reads."""
         return mixed_BSD
 
-    def fuse(self) -> None:
-        """Joins queries, keys and values."""
-        if len(self.inputs) == 3:
-            self.joined = join_linears(self._linears())
-
-    def _linears(self) -> list[Linear]:
-        return [self.get_submodule(name) for name in self.inputs]  # type: ignore[misc]
-
-    def _projected(self, x: Tensor, asking: Tensor, elsewhere: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def projected(self, x: Tensor, asking: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Flat queries of `asking`, keys and values of x."""
-        linears, joint = self._linears(), self.joined
-        if len(linears) == 1:
-            joint = Joined(linears[0].weight, linears[0].bias)
-        elif joint is None or is_trained(linears[0]):
-            return linears[0](asking), linears[1](x), linears[2](x)
-        both = self.query + self.key
-        if not elsewhere:
+        joint, both = self.joint(), self.query + self.key
+        if joint is None:
+            query, key, value = self.linears()
+            return query(asking), key(x), value(x)
+        if asking is x:
             qkv = joint(x)
             return qkv[..., : self.query], qkv[..., self.query : both], qkv[..., both:]
         kv = joint.rows(slice(self.query, None))(x)
@@ -190,7 +186,7 @@ def _attend_parts(q: Tensor, k: Tensor, v: Tensor, parts: Parts, *, plain: bool)
     """Each part by itself; by one kernel where there is one."""
     if not plain and (takes_varlen(q) or takes_shared(q, parts)):
         q_NHP, k_NKP, v_NKP = (x[0].transpose(0, 1) for x in (q, k, v))
-        return attend_parts(q_NHP, k_NKP, v_NKP, parts).transpose(0, 1)[None]
+        return _attend_by_kernel(q_NHP, k_NKP, v_NKP, parts).transpose(0, 1)[None]
     queries, keys = parts.queries.tolist(), parts.keys.tolist()
     if parts.places is not None:
         k, v = k[:, :, parts.places], v[:, :, parts.places]
@@ -203,6 +199,58 @@ def _attend_parts(q: Tensor, k: Tensor, v: Tensor, parts: Parts, *, plain: bool)
             earlier = torch.ones(1, 1, *counts, dtype=torch.bool, device=q.device).tril(counts[1] - counts[0])
         mixed.append((_attend_plain if plain else _attend_fused)(*part, earlier))
     return torch.cat(mixed, dim=2)
+
+
+_WIDEST, _MULTIPLE = 256, 8
+"""Of a head: what the kernels take."""
+
+
+def runs_unpadded(model: LoopedModel) -> bool:
+    """Whether a model's sequences best stand in one row: it says that it can, and the kernel is there."""
+    return bool(getattr(model, "unpadded", False)) and _has_varlen(model.device, getattr(model, "dtype", torch.float32))
+
+
+def takes_varlen(q: Tensor) -> bool:
+    """Whether torch's kernel takes such queries, [..., P]."""
+    if type(q) is not Tensor or not q.is_cuda or q.shape[-1] > _WIDEST or is_differentiating():
+        return False
+    return _has_varlen(q.device, q.dtype)
+
+
+def takes_shared(q: Tensor, parts: Parts) -> bool:
+    """Whether `shared_attention` takes such queries, [..., P]: where something is shared, and Triton works."""
+    return parts.places is not None and q.shape[-1] <= _WIDEST and takes_kernel(q)
+
+
+def _has_varlen(device: torch.device, dtype: torch.dtype) -> bool:
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or chosen() == "reference":
+        return False
+    return varlen_kernel() is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@functools.cache
+def varlen_kernel() -> Callable[..., Tensor] | None:
+    """What `torch.nn.attention.varlen` calls; by way of that, a first call would load torch's compiler, in seconds."""
+    op: Any = getattr(torch.ops.aten, "_flash_attention_forward", None)
+    known = ["query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal"]
+    if op is None or [argument.name for argument in op.default._schema.arguments][: len(known)] != known:
+        return None  # another version of torch: batches are padded
+    return lambda *given, scale: op(*given, 0.0, True, False, scale=scale)[0]
+
+
+def _attend_by_kernel(q_NHP: Tensor, k_NKP: Tensor, v_NKP: Tensor, parts: Parts) -> Tensor:
+    """The attended values of every position, [N, H, P]."""
+    if takes_shared(q_NHP, parts):
+        from loopscope.kernels.shared_attention import attend_shared
+
+        return attend_shared(q_NHP, k_NKP, v_NKP, parts.rows, parts.shared, parts.own_N, parts.longest_row)
+    kernel, width = varlen_kernel(), q_NHP.shape[-1]
+    assert kernel is not None
+    if parts.places is not None:
+        k_NKP, v_NKP = k_NKP.index_select(0, parts.places), v_NKP.index_select(0, parts.places)
+    q, k, v = (functional.pad(x, (0, -width % _MULTIPLE)) if width % _MULTIPLE else x for x in (q_NHP, k_NKP, v_NKP))
+    mixed = kernel(q, k, v, parts.queries, parts.keys, parts.longest, parts.longest_keys, scale=width**-0.5)
+    return mixed[..., :width]
 
 
 def _attend_plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Matrix products, and the layers made of them.
+"""Matrix products, and the layers made of them: projections, embeddings, the MLPs.
 
 CPU libraries add up in another order when a product has only a few rows, and a looped model amplifies that from loop to
 loop: a short sequence alone would differ from the same sequence in a batch by more than rounding. Small products are
@@ -12,17 +12,23 @@ A matrix may be stored in BF16 where the arithmetic is float32 (`kernels.split_p
 
 `Fusing` modules join the matrices that read the same input into one, of which the named parameters become views: half
 the kernel launches, and a checkpoint still maps name by name. Unfused, every parameter is its own, as training needs.
+
+The MLP is down(silu(gate(x)) · up(x)), silu(x) = x · sigmoid(x); silu is taken in float32 at least and rounded before
+it meets `up`. `plain=True` means elementary operations alone, which autograd differentiates to any order.
+
+Shapes: B rows, S positions, D hidden width, F inner width.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from loopscope.kernels.split_product import is_mixed, mixed_linear
+from loopscope.kernels.choice import Implementation, takes_kernel
 
 _ROWS = 16
 _BLOCKS = (256, 128, 64, 32, _ROWS)
@@ -57,8 +63,11 @@ def block_sizes(rows: int) -> list[int]:
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     # A tensor-like object of another kind brings its own rule for products, mixed ones too.
-    if type(x) is Tensor and x.dtype != weight.dtype and is_mixed(x, weight):
-        return mixed_linear(x, weight, bias)
+    if type(x) is Tensor and x.dtype != weight.dtype:
+        from loopscope.kernels.split_product import is_mixed, mixed_linear  # loads Triton
+
+        if is_mixed(x, weight):
+            return mixed_linear(x, weight, bias)
     return functional.linear(x, weight, bias)
 
 
@@ -100,18 +109,26 @@ class Joined(NamedTuple):
 
 
 class Fusing(nn.Module):
-    """A module that joins some of its layers for inference."""
+    """A module whose layers `inputs` read the same: one stored matrix, or several that are joined for inference."""
 
+    inputs: list[str]
     joined: Joined | None = None
+
+    def linears(self) -> list[Linear]:
+        """The layers that read the same."""
+        return [cast(Linear, self._modules[name]) for name in self.inputs]
 
     def fuse(self) -> None:
         """Joins them."""
-        raise NotImplementedError
+        if len(self.inputs) > 1:
+            self.joined = join_linears(self.linears())
 
-
-def is_trained(layer: nn.Linear) -> bool:
-    """Whether gradients must reach the layer's own parameters, which joined ones do not pass on."""
-    return torch.is_grad_enabled() and layer.weight.requires_grad
+    def joint(self) -> Joined | None:
+        """All of them as one; None where gradients must reach their own parameters, or nothing joined them."""
+        first = self.linears()[0]
+        if len(self.inputs) == 1:
+            return Joined(first.weight, first.bias)
+        return None if torch.is_grad_enabled() and first.weight.requires_grad else self.joined
 
 
 def join_linears(linears: list[Linear]) -> Joined:
@@ -126,3 +143,71 @@ def join_linears(linears: list[Linear]) -> Joined:
             layer.bias = nn.Parameter(bias[rows], requires_grad=False)
         start = rows.stop
     return Joined(weight, bias)
+
+
+class GatedMLP(Fusing):
+    """`names` are the checkpoint's for gate, up and down, or for one matrix of gate and up, gate first, and down."""
+
+    def __init__(self, hidden: int, inner: int, names: str = "gate_proj up_proj down_proj") -> None:
+        super().__init__()
+        *self.inputs, self.output = names.split()
+        for name in self.inputs:
+            self.add_module(name, Linear(hidden, inner * (3 - len(self.inputs)), bias=False))
+        self.add_module(self.output, Linear(inner, hidden, bias=False))
+
+    def forward(self, x_BSD: Tensor, plain: bool = False) -> Tensor:
+        """[B, S, D] → [B, S, D]."""
+        joint = self.joint()
+        if joint is None:
+            gate, up = self.linears()
+            active = gated_silu(gate(x_BSD), up(x_BSD), plain)
+        else:
+            active = gated_silu_joined(joint(x_BSD), plain)
+        result: Tensor = self.get_submodule(self.output)(active)
+        return result
+
+
+def gated_silu(gate: Tensor, up: Tensor, plain: bool) -> Tensor:
+    """silu(gate) · up."""
+    if not plain:
+        return functional.silu(gate) * up
+    low = gate.dtype in (torch.bfloat16, torch.float16)
+    wide = gate.to(torch.float32) if low else gate
+    active = wide * torch.sigmoid(wide)
+    return (active.to(gate.dtype) if low else active) * up
+
+
+def gated_silu_joined(both: Tensor, plain: bool, impl: Implementation | None = None) -> Tensor:
+    """The same from gate and up side by side, [..., 2F] → [..., F], gate first."""
+    if type(both) is not Tensor and has_torch_function_unary(both):
+        # A tensor-like object of another kind may know the operation whole.
+        return handle_torch_function(gated_silu_joined, (both,), both, plain, impl)
+    if not plain and takes_kernel(both, impl):
+        from loopscope.kernels.layers import gated_silu as kernel
+
+        return kernel(both)
+    inner = both.shape[-1] // 2
+    return gated_silu(both[..., :inner], both[..., inner:], plain)
+
+
+class SquaredReluMLP(nn.Module):
+    """proj(½ relu(fc(x))²)."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.fc = Linear(hidden, inner, bias=False)
+        self.proj = Linear(inner, hidden, bias=False)
+
+    def forward(self, x_BSD: Tensor, plain: bool = False) -> Tensor:
+        """[B, S, D] → [B, S, D]."""
+        result: Tensor = self.proj(half_squared_relu(self.fc(x_BSD), plain))
+        return result
+
+
+def half_squared_relu(x: Tensor, plain: bool, impl: Implementation | None = None) -> Tensor:
+    """½ relu(x)²."""
+    if not plain and takes_kernel(x, impl):
+        from loopscope.kernels.layers import half_squared_relu as kernel
+
+        return kernel(x)
+    return torch.relu(x).square() * 0.5

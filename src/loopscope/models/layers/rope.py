@@ -30,24 +30,17 @@ Layout = Literal["half", "interleaved"]
 
 
 @dataclass(frozen=True)
-class Llama3Scaling:
-    """Frequencies that turn slowly within the original context are divided by `factor`.
+class Scaling:
+    """Frequencies divided by `factor`: all of them, or in Llama 3 those that turn slowly within the original context.
 
     With t_i = original · f_i / 2π turns and m = clip((t_i − low) / (high − low), 0, 1):
     f_i ← m f_i + (1 − m) f_i / factor.
     """
 
     factor: float
-    low: float
-    high: float
-    original: int
-
-
-@dataclass(frozen=True)
-class LinearScaling:
-    """All frequencies divided by `factor`."""
-
-    factor: float
+    low: float | None = None
+    high: float = 0.0
+    original: int = 0
 
 
 class RotaryTables(NamedTuple):
@@ -66,19 +59,18 @@ class Rotary:
     theta: float
     layout: Layout = "half"
     rounded: bool = False
-    scaling: Llama3Scaling | LinearScaling | None = None
+    scaling: Scaling | None = None
 
     def frequencies(self) -> Tensor:
         """f_i, [R] float32 on the CPU (another device's power function differs in the last bit)."""
         exponent = torch.arange(0, self.head_width, 2, dtype=torch.float32, device="cpu") / self.head_width
         plain = 1.0 / (self.theta**exponent)
-        if self.scaling is None:
-            return plain
-        if isinstance(self.scaling, LinearScaling):
-            return plain / self.scaling.factor
-        turns = self.scaling.original * plain / (2 * math.pi)
-        kept = ((turns - self.scaling.low) / (self.scaling.high - self.scaling.low)).clamp(0, 1)
-        return kept * plain + (1 - kept) * plain / self.scaling.factor
+        scaling = self.scaling
+        if scaling is None or scaling.low is None:
+            return plain if scaling is None else plain / scaling.factor
+        turns = scaling.original * plain / (2 * math.pi)
+        kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+        return kept * plain + (1 - kept) * plain / scaling.factor
 
     def tables(self, positions: Tensor, dtype: torch.dtype) -> RotaryTables:
         """Tables for positions [1 or B, S], ready for queries and keys of `dtype`."""

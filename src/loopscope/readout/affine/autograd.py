@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.endpoint import EndpointSweep
+from loopscope.readout.affine.endpoint import endpoint_distributions
 from loopscope.readout.affine.query import Backend, Query, Survey, joined
 from loopscope.readout.affine.sources import blocks
 from loopscope.readout.hessian_vector import autograd_coefficients
@@ -47,15 +47,12 @@ class AutogradBackend(Backend):
             found = autograd_coefficients(utility, base, view.displacement, owner, tokens)
             columns.append(torch.stack([found.utility - initial, found.slope, found.curvature][: query.order + 1]))
         stack = torch.stack(columns, -1)
-        target = source.target_logits(rows, targets_t)
-        z0_tV, v_tV = source.block(rows, slice(0, source.vocabulary), targets_t, target)
-        ends = EndpointSweep()
-        ends.add(z0_tV, v_tV)
+        z0_tV, v_tV = source.block(rows, targets_t)
         return Survey.of(
             query,
             stack[0],
             stack[1:, :, list(query.places)],
             initial,
             v_tV.amax(1) - v_tV.amin(1),
-            ends.result() if query.distributions else None,
+            endpoint_distributions(z0_tV, v_tV) if query.distributions else None,
         )

@@ -1,4 +1,4 @@
-"""The back end of a CUDA device: FP32 logits by a product with rounded sums, then one reduction over the vocabulary.
+"""The back end of a CUDA device: FP32 logits by the library's product, then one reduction over the vocabulary.
 
 FP32 logits of a few hundred tokens of every BF16 or FP16 state go into a scratch buffer, and one launch reduces all of
 it. Updates that follow one another multiply each state once. Any other logits are reduced to FP64 power sums, from
@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,27 +19,28 @@ from torch import Tensor
 
 from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import launch
-from loopscope.kernels.product import cut_off, fits, rounded_product
-from loopscope.readout.affine.endpoint import EndpointDistributions, EndpointSweep
-from loopscope.readout.affine.moments import Interval, answered, at_scales, from_sums, intervals, series
-from loopscope.readout.affine.query import Backend, Query, Survey, joined, scales_on, spacing, taken
-from loopscope.readout.affine.reduction import EXTRA, STRIDE, reduce_any, reduce_grid, reduce_powers
-from loopscope.readout.affine.sources import HeadLogits, LogitSource, StoredLogits, blocks
+from loopscope.readout.affine.endpoint import EndpointDistributions
+from loopscope.readout.affine.moments import ORDER, MomentsBackend, Sums
+from loopscope.readout.affine.query import Query, Survey, scales_on, spacing, taken
+from loopscope.readout.affine.reduction import EXTRA, reduce_path, reduce_powers
+from loopscope.readout.affine.sources import HeadLogits, LogitBlock, LogitSource, StoredLogits, blocks
 
 SCRATCH = 400 << 20
 """Bytes of logits that exist at a time."""
 
 MOST_SCALES = 33
-"""Of the FP32 kernels: each has sums in registers."""
+"""Of the FP32 kernel: each has sums in registers."""
 
-_ENTRIES = 18 << 20  # of a block of FP64 logits: 144 MiB
-_REACH, _TERMS, _ROWS = 2.0, 30, 6  # 30 power sums fit in registers, and are enough for intervals of this reach
+_TILE = 512  # entries of a row: four for each of 128 threads
+_ENTRIES = 18 << 20  # of a block of FP64 logits
+_TERMS, _ROWS = 30, 6  # of power sums, and powers whose products the others are
 
 
-class KernelBackend(Backend):
-    """FP32 results of BF16 or FP16 states read in float32; FP64 results of everything else."""
+class KernelBackend(MomentsBackend):
+    """FP32 results of BF16 or FP16 states read in float32; of everything else FP64 results as `moments` has them."""
 
     name = "kernel"
+    reach = 2.0  # 26 terms: with four derivatives 30 power sums, `_TERMS`, which fit in registers
 
     @torch.no_grad()
     def not_supported_reasons(self, query: Query) -> list[str]:
@@ -53,17 +53,45 @@ class KernelBackend(Backend):
     @torch.no_grad()
     def evaluate(self, query: Query) -> Survey:
         """In FP32 sums where these are no worse than the logits, else in FP64."""
-        return consecutive([query])[0] if in_float32(query) else _in_float64(query)
+        return consecutive([query])[0] if in_float32(query) else super().evaluate(query)
+
+    def tokens_at_a_time(self, query: Query) -> int:
+        """All where the logits are there, else as many as make blocks of 144 MiB."""
+        source = query.source
+        in_memory = isinstance(source, StoredLogits) and source.is_float64
+        return source.tokens if in_memory else max(1, _ENTRIES // source.vocabulary)
+
+    def power_sums(self, logits: LogitBlock, centres: Tensor, terms: int) -> tuple[Tensor, Tensor]:
+        """By one launch; of kernels for a few terms or for all that fit, so that none is compiled for every number."""
+        entry, powers = power_sums(*logits, centres, terms if terms <= ORDER + 1 else _TERMS)
+        return entry, powers[:terms]
+
+    def _sums(self, query: Query, logits: LogitBlock, scales_K: Tensor, spread_t: Tensor) -> Sums:
+        """Those at scale 0 are kept for a search's next scales, at which tokens whose scale is 0 are not read again."""
+        source = query.source
+        if query.common is not None or logits.z0.shape[0] != source.tokens:
+            return super()._sums(query, logits, scales_K, spread_t)
+        if source not in _starts:
+            _starts[source] = power_sums(*logits, scales_K.new_zeros(1), ORDER + 1)
+        entry0, powers0 = _starts[source]
+        own = scales_K[:, 1:]
+        entry, powers = power_sums(*logits, own, ORDER + 1, skip_zero=True)
+        entry = torch.cat([entry0, torch.where(own == 0.0, entry0, entry)], 1)
+        powers = torch.cat([powers0, torch.where(own == 0.0, powers0, powers)], 2)
+        return Sums(logits.z0.gather(1, entry), logits.v.gather(1, entry), powers.unbind())
+
+
+_starts: WeakKeyDictionary[LogitSource, tuple[Tensor, Tensor]] = WeakKeyDictionary()
 
 
 def in_float32(query: Query) -> bool:
-    """Whether the FP32 kernels answer: BF16 or FP16 read in float32, a few scales from 0 to 1."""
+    """Whether the FP32 kernel answers: BF16 or FP16 read in float32, a few scales from 0 to 1."""
     source, scales = query.source, query.common or (0.0,)
     return (
         isinstance(source, HeadLogits)
         and source.dtype == torch.float32
-        and source.h_TD.dtype == source.h_plus_TD.dtype
-        and fits(source.h_TD, source.weight_VD)
+        and source.h_TD.dtype == source.h_plus_TD.dtype == source.weight_VD.dtype
+        and source.h_TD.dtype in (torch.bfloat16, torch.float16)
         and len(scales) <= MOST_SCALES
         and all(0.0 <= alpha <= 1.0 for alpha in scales)
     )
@@ -84,25 +112,56 @@ def consecutive(queries: Sequence[Query]) -> list[Survey]:
     first = sources[0]
     states = [first.h_TD, *(source.h_plus_TD for source in sources)]
     plan = Plan.of(queries[0])
-    vocabulary = first.vocabulary
-    most = max(1, SCRATCH // (4 * len(states) * vocabulary))
-    whole = next(size for size in (256, 32, 1) if size <= most)  # no small group of tiles of the product at the end
-    rows = most // whole * whole
-    scratch = torch.empty(len(states) * min(rows, first.tokens), vocabulary, dtype=torch.float32, device=first.device)
+    most = max(1, SCRATCH // (4 * len(states) * whole_tiles(first.vocabulary)))
+    rows = most // 128 * 128 or most  # whole tiles of the product
+    scratch = empty_logits(len(states) * min(rows, first.tokens), first.vocabulary, first.device)
     out = torch.empty(plan.slots, len(queries), first.tokens, dtype=torch.float64, device=first.device)
+    share, measured = scratch, 0
     for some in blocks(first.tokens, rows):
         here_D = torch.cat([state[some] for state in states])
         logits = scratch[: here_D.shape[0]]
-        rounded_product(here_D, first.weight_VD, logits)
-        plan.reduce(
-            logits.view(len(states), -1, vocabulary), first.bias_V, queries[0].targets_T[some], out[:, :, some], some
-        )
+        multiply(here_D, first.weight_VD, logits)
+        if logits.shape[0] != measured:  # the library may sum in another order
+            share, measured = missing_share(here_D, first.weight_VD, logits), logits.shape[0]
+        here = logits.unflatten(0, (len(states), -1))
+        plan.reduce(here, first.bias_V, queries[0].targets_T[some], share, out[:, :, some], some)
     return [plan.answer(query, out[:, update]) for update, query in enumerate(queries)]
+
+
+def whole_tiles(vocabulary: int) -> int:
+    """The length of a row of logits that the kernel reads."""
+    return -(-vocabulary // _TILE) * _TILE
+
+
+def empty_logits(rows: int, vocabulary: int, device: torch.device) -> Tensor:
+    """Room for rows of logits, [rows, V], each followed by what fills its last tile."""
+    return torch.empty(rows, whole_tiles(vocabulary), dtype=torch.float32, device=device)[:, :vocabulary]
+
+
+def multiply(x_MK: Tensor, weight_NK: Tensor, out_MN: Tensor) -> None:
+    """X · weightᵀ of 16-bit matrices into a float32 one."""
+    if x_MK.is_cuda:
+        torch.mm(x_MK, weight_NK.T, out_dtype=torch.float32, out=out_MN)
+    else:
+        torch.mm(x_MK.float(), weight_NK.float().T, out=out_MN)
+
+
+def missing_share(x_MK: Tensor, weight_NK: Tensor, product_MN: Tensor) -> Tensor:
+    """The share of themselves by which entries of a product are too small, from some thousands of them, float32 [].
+
+    A tensor core cuts its sum off after every sixteen products, towards zero. Over a long sum that is a bias of some
+    millionths, the same for every entry, which averages over a vocabulary do not average away: the variance of a
+    displacement is off by seventy times the error of a plain float32 sum. The rest of the error is less than that.
+    """
+    rows, outputs = (max(1, count // some) for count, some in zip(product_MN.shape, (64, 512), strict=True))
+    exact = x_MK[::rows].double() @ weight_NK[::outputs].double().T
+    missing = ((exact - product_MN[::rows, ::outputs]) * exact).sum() / exact.square().sum()
+    return missing.nan_to_num(0.0).clamp(0.0, 1e-5).float()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a query is put to the FP32 kernels: scales from 0 to 1, and where derivatives are wanted.
+    """How a query is put to the FP32 kernel: scales from 0 to 1, and where derivatives are wanted.
 
     Attributes:
         scales: all scales, [K], or those of each token, [T, K].
@@ -141,183 +200,54 @@ class Plan:
 
     @property
     def slots(self) -> int:
-        """How many numbers the kernels write of a token, its mark included."""
+        """How many numbers the kernel writes of a token, its mark included."""
         return self.count + len(self.places) * self.order + len(EXTRA) + 1
 
-    def reduce(self, logits: Tensor, bias_V: Tensor | None, targets_t: Tensor, out: Tensor, rows: slice) -> None:
+    def reduce(
+        self, logits: Tensor, bias_V: Tensor | None, targets_t: Tensor, share: Tensor, out: Tensor, rows: slice
+    ) -> None:
         """One launch, and a second one for tokens that the first has marked."""
         states, tokens, vocabulary = logits.shape
-        cuda = logits.is_cuda
-        lanes, rounds, warps = (128, 1, 4) if cuda else (8, 1, 1)
         scales = self.scales if self.scales.ndim == 1 else self.scales[rows]
-        common: dict[str, Any] = {
-            "COUNT": self.count,
-            "PLACES": sum(1 << place for place in self.places),
-            "ORDER": max(1, self.order),
-            "HAS_BIAS": bias_V is not None,
-        }
-        head = (logits, logits if bias_V is None else bias_V, targets_t)
-        sizes = (out.stride(1), vocabulary, logits.stride(0))
-        if self.even:
+        for even in (True, False) if self.even else (False,):
             launch(
-                reduce_grid,
+                reduce_path,
                 (states - 1, tokens),
                 logits,
-                *head,
+                logits,
+                logits if bias_V is None else bias_V,
+                targets_t,
+                scales,
+                share,
                 out,
-                *sizes,
+                out.stride(1),
+                vocabulary,
+                logits.stride(0),
+                logits.stride(1),
+                scales.stride(0) if scales.ndim == 2 else 0,
                 out.stride(0),
-                warps=warps,
-                RAGGED=vocabulary % (lanes * rounds * 4) != 0,
-                LANES=lanes,
-                ROUNDS=rounds,
-                STRIDE=STRIDE,
-                **common,
+                fusion=True,
+                registers=128 if even and logits.is_cuda else None,
+                COUNT=self.count,
+                PLACES=sum(1 << place for place in self.places),
+                ORDER=max(1, self.order),
+                EVEN=even,
+                MARKED=self.even and not even,
+                HAS_BIAS=bias_V is not None,
+                RAGGED=vocabulary % _TILE != 0,
+                LANES=_TILE // 4,
             )
-        lanes = 256 if cuda else 16
-        launch(
-            reduce_any,
-            (states - 1, tokens),
-            logits,
-            *head,
-            scales,
-            out,
-            *sizes,
-            scales.stride(0) if scales.ndim == 2 else 0,
-            out.stride(0),
-            self.slots - 1,
-            warps=warps,
-            RAGGED=vocabulary % lanes != 0,
-            MARKED=self.even,
-            LANES=lanes,
-            **common,
-        )
 
     def answer(self, query: Query, out: Tensor) -> Survey:
-        """What the kernels wrote of one update, by name."""
+        """What the kernel wrote of one update, by name."""
         gains = taken(out[: self.count].T, self.asked)
         end = self.count + len(self.places) * self.order
         stack = out[self.count : end].view(len(self.places), self.order, out.shape[1]).permute(1, 2, 0)
         wanted = [self.places.index(self.asked[place]) for place in query.places] if query.order else []
-        if query.order == 0:
-            stack = stack.new_empty(0, gains.shape[0], len(query.places))
-        else:
-            stack = taken(stack, wanted)
-            source = query.source
-            missing = cut_off(source.h_TD, source.weight_VD) if isinstance(source, HeadLogits) else 0.0
-            if missing:
-                # All logits miss the same share, so displacements do; derivative m is homogeneous of degree m in them.
-                powers = tuple((1.0 + missing) ** (m + 1) for m in range(query.order))
-                stack = stack * scales_on(powers, out.device).view(-1, 1, 1)
+        stack = taken(stack, wanted) if query.order else stack.new_empty(0, gains.shape[0], len(query.places))
         initial, kl, reverse, h0, h1, change, spread, _ = out[end:]
         ends = EndpointDistributions(kl, reverse, h0, h1, change)
         return Survey.of(query, gains, stack, initial, spread, ends)
-
-
-class _Sums(NamedTuple):
-    """Power sums of some tokens about the likeliest entry d at the centre of each interval of scales.
-
-    `powers` is [n, t, G]; `z0_d` and `v_d` are [t, G].
-    """
-
-    layout: list[Interval]
-    powers: Tensor
-    z0_d: Tensor
-    v_d: Tensor
-    z0_y: Tensor
-    v_y: Tensor
-    spread_t: Tensor
-    ends: EndpointDistributions | None
-
-
-def _in_float64(query: Query) -> Survey:
-    source = query.source
-    in_memory = isinstance(source, StoredLogits) and source.is_float64
-    rows = source.tokens if in_memory else max(1, _ENTRIES // source.vocabulary)
-    scales_K, shift = query.scales_K, int(query.common is None or query.common[0] != 0.0)
-    if shift:
-        scales_K = torch.cat([torch.zeros_like(scales_K[..., :1]), scales_K], -1)
-    parts: list[_Sums] = []
-    widest = 0.0
-    for some in blocks(source.tokens, rows):
-        part, widest = _some_in_float64(query, some, scales_K, widest, in_memory)
-        parts.append(part)
-    together = [list(group) for _, group in groupby(parts, key=lambda part: part.layout)]
-    return joined([_answered(query, group, scales_K, shift) for group in together])
-
-
-def _some_in_float64(
-    query: Query, rows: slice, scales_K: Tensor, widest: float, in_memory: bool
-) -> tuple[_Sums, float]:
-    """The widest displacement so far decides how many scales share an interval, so that blocks mostly agree."""
-    source, targets_t = query.source, query.targets_T[rows]
-    target = source.target_logits(rows, targets_t)
-    z0_tV, v_tV = source.block(rows, slice(0, source.vocabulary), targets_t, target)
-    if z0_tV.stride() != v_tV.stride() or z0_tV.stride(1) != 1:
-        z0_tV, v_tV = z0_tV.contiguous(), v_tV.contiguous()
-    step = None if query.common is None else spacing(query.common)
-    count, terms = int(scales_K.shape[-1]), max(query.order, 3) + 1
-    layout = [Interval(range(k, k + 1), 0.0, 1) for k in range(count)]
-    if query.common is None and in_memory:
-        spread_t, entry, powers = _at_start_and(query.scales_K, source, z0_tV, v_tV, terms)
-    else:
-        spread_t, centres = _spread(v_tV), scales_K if query.common is not None else scales_K[rows]
-        if step is not None:
-            widest = max(widest, float(spread_t.max()))
-            shared = intervals([0.0] * count, step, widest, _REACH)
-            if len(shared) <= count // 2:
-                layout, terms = shared, _TERMS
-                centres = scales_on(tuple(float(each.centre) for each in layout), source.device)
-        entry, powers = power_sums(z0_tV, v_tV, centres, terms)
-    ends = None
-    if query.distributions:
-        sweep = EndpointSweep()
-        sweep.add(z0_tV, v_tV)
-        ends = sweep.result()
-    return _Sums(layout, powers, z0_tV.gather(1, entry), v_tV.gather(1, entry), *target, spread_t, ends), widest
-
-
-def _answered(query: Query, parts: list[_Sums], scales_K: Tensor, shift: int) -> Survey:
-    """Power sums that have the same intervals."""
-    layout, step = parts[0].layout, None if query.common is None else spacing(query.common)
-    powers = torch.cat([part.powers for part in parts], 1).permute(2, 1, 0)
-    z0_d, v_d, z0_y, v_y = (torch.cat(each) for each in zip(*(part[2:6] for part in parts), strict=True))
-    ends = [part.ends.stacked() for part in parts if part.ends is not None]
-    sums = series(powers, layout, step or 0.0, max(query.order, 3))
-    return answered(
-        query,
-        from_sums(at_scales(z0_d, layout), at_scales(v_d, layout), sums, v_y),
-        z0_y,
-        v_y,
-        torch.cat([part.spread_t for part in parts]),
-        scales_K,
-        shift,
-        EndpointDistributions(*torch.cat(ends, 1)) if ends else None,
-    )
-
-
-_starts: WeakKeyDictionary[LogitSource, tuple[Tensor, Tensor, Tensor]] = WeakKeyDictionary()
-
-
-def _at_start_and(
-    own_T1: Tensor, source: LogitSource, z0_TV: Tensor, v_TV: Tensor, terms: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Range of v, entries and power sums at scale 0, kept for a search's next scales, and at each token's scale.
-
-    A token whose scale is 0 is not read again.
-    """
-    if source not in _starts:
-        _starts[source] = (_spread(v_TV), *power_sums(z0_TV, v_TV, scales_on((0.0,), source.device), 5))
-    spread_T, entry0, powers0 = _starts[source]
-    entry, powers = power_sums(z0_TV, v_TV, own_T1, terms, skip_zero=True)
-    still, powers0 = own_T1 == 0.0, powers0[:terms]
-    entry, powers = torch.where(still, entry0, entry), torch.where(still, powers0, powers)
-    return spread_T, torch.cat([entry0, entry], 1), torch.cat([powers0, powers], 2)
-
-
-def _spread(v_tV: Tensor) -> Tensor:
-    least_t, most_t = v_tV.aminmax(dim=1)
-    return most_t - least_t
 
 
 def power_sums(
@@ -327,6 +257,8 @@ def power_sums(
 
     With `skip_zero` nothing is written of tokens whose first centre is 0.
     """
+    if z0_tV.stride() != v_tV.stride() or z0_tV.stride(1) != 1:
+        z0_tV, v_tV = z0_tV.contiguous(), v_tV.contiguous()
     (tokens, vocabulary), count, cuda = z0_tV.shape, int(centres.shape[-1]), z0_tV.is_cuda
     entry = torch.empty(tokens, count, dtype=torch.int32, device=z0_tV.device)
     out = torch.empty(terms, tokens, count, dtype=torch.float64, device=z0_tV.device)
@@ -344,8 +276,8 @@ def power_sums(
         vocabulary,
         z0_tV.stride(0),
         centres.stride(0) if centres.ndim == 2 else 0,
+        count,
         warps=4 if cuda else 1,
-        COUNT=count,
         GROUPS=groups,
         TERMS=terms,
         ROWS=min(_ROWS, terms),

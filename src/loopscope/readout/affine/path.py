@@ -42,9 +42,7 @@ from loopscope.readout.path import Derivatives, Segments, UtilityPath, as_segmen
 BACKENDS = ("kernel", "moments", "reference", "autograd")
 IMPLEMENTATIONS = ("auto", *BACKENDS)
 
-_BLOCK_ELEMENTS = 1 << 16  # half a megabyte of float64: a few such arrays stay in a core's cache
-_BLOCK_VOCABULARY = 8192
-_HEAD_BLOCK = 256, 1024  # tokens and vocabulary where there are products
+_BLOCK_TOKENS = 64
 _CELL_TOKENS = 1 << 20  # tokens times cells of an envelope at a time
 
 
@@ -66,22 +64,22 @@ class AffinePath(UtilityPath):
         targets_T: Tensor,
         segments: Segments,
         impl: str,
-        blocks: tuple[int, int],
+        block_tokens: int | None = None,
         check: bool = True,
     ) -> None:
         self._source, self._targets_T, self._segments = source, targets_T, segments
-        self._impl, self._blocks, self._check = impl, blocks, check or source.device.type == "cpu"
+        self._impl, self._block_tokens, self._check = impl, block_tokens, check or source.device.type == "cpu"
         self.backends_used: set[str] = set()
         self._backends = self._in_order()
         self.max_order = max(backend.max_order for backend in self._backends)
 
     def _in_order(self) -> list[Backend]:
-        tokens, vocabulary = self._blocks
+        tokens = self._block_tokens
         every: dict[str, Backend] = {
             "kernel": KernelBackend(),
-            "moments": MomentsBackend(tokens, min(vocabulary, self._source.vocabulary)),
-            "reference": ReferenceBackend(tokens),
-            "autograd": AutogradBackend(tokens),
+            "moments": MomentsBackend(tokens),
+            "reference": ReferenceBackend(tokens or _BLOCK_TOKENS),
+            "autograd": AutogradBackend(tokens or _BLOCK_TOKENS),
         }
         require_choice("impl", self._impl, IMPLEMENTATIONS)
         return [every["kernel"], every["moments"]] if self._impl == "auto" else [every[self._impl]]
@@ -109,7 +107,7 @@ class AffinePath(UtilityPath):
     def per_token(self) -> AffinePath:
         """The same path with every reference token an example of its own."""
         return AffinePath(
-            self._source, self._targets_T, self._segments.per_token(), self._impl, self._blocks, self._check
+            self._source, self._targets_T, self._segments.per_token(), self._impl, self._block_tokens, self._check
         )
 
     def _query(
@@ -239,7 +237,6 @@ def affine_path(
     examples: Any = None,
     impl: str = "auto",
     block_tokens: int | None = None,
-    block_vocabulary: int | None = None,
 ) -> AffinePath:
     """The utility path of affine logits z(α) = z(0) + αv.
 
@@ -252,7 +249,6 @@ def affine_path(
         examples: which example each token belongs to, integers 0..N-1; None means one example.
         impl: a back end ("kernel", "moments", "reference", "autograd"), or "auto".
         block_tokens: tokens worked on at a time.
-        block_vocabulary: vocabulary entries worked on at a time.
 
     >>> path = affine_path(torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 0.0]]), [0])
     >>> bool(path.slope > 0), bool(path.curvature < 0), bool(path.gain > 0)
@@ -264,13 +260,12 @@ def affine_path(
         z0, v = z0.unsqueeze(0), v.unsqueeze(0)
         targets = as_integers("targets", targets).reshape(-1)
     source = StoredLogits(z0, v)
-    width = min(as_block("block_vocabulary", block_vocabulary, _BLOCK_VOCABULARY), source.vocabulary)
     return AffinePath(
         source,
         as_targets(targets, source.tokens, source.vocabulary, source.device),
         as_segments(examples, source.tokens, source.device),
         impl,
-        (as_block("block_tokens", block_tokens, max(1, _BLOCK_ELEMENTS // width)), width),
+        None if block_tokens is None else as_block("block_tokens", block_tokens, 1),
     )
 
 
@@ -285,7 +280,6 @@ def affine_path_from_states(
     dtype: torch.dtype = torch.float64,
     impl: str = "auto",
     block_tokens: int | None = None,
-    block_vocabulary: int | None = None,
     check: bool = True,
 ) -> AffinePath:
     """The utility path of two stored states under a linear head, without ever holding all the logits.
@@ -305,7 +299,6 @@ def affine_path_from_states(
         dtype: arithmetic of the products, float32 (the paper's protocol) or float64.
         impl: a back end ("kernel", "moments", "reference", "autograd"), or "auto".
         block_tokens: tokens worked on at a time.
-        block_vocabulary: vocabulary entries worked on at a time.
         check: look whether the numbers are finite and the labels in the vocabulary, which waits for the device;
             False is for a caller that knows, or looks at the results.
     """
@@ -332,12 +325,11 @@ def affine_path_from_states(
         given = {"head_bias": head_bias, "h": h, "h_plus": h_plus}
         require_all_finite({name: tensor for name, tensor in given.items() if tensor is not None})
     source = HeadLogits(h, h_plus, head_weight, head_bias, dtype)
-    tokens, vocabulary = _HEAD_BLOCK
     return AffinePath(
         source,
         as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets,
         as_segments(examples, source.tokens, source.device),
         impl,
-        (as_block("block_tokens", block_tokens, tokens), as_block("block_vocabulary", block_vocabulary, vocabulary)),
+        None if block_tokens is None else as_block("block_tokens", block_tokens, 1),
         check,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -53,6 +53,11 @@ class Query:
         if isinstance(self.scales, Tensor):
             return self.scales.double().unsqueeze(1)
         return scales_on(self.scales, self.source.device)
+
+    def some(self, rows: slice) -> Query:
+        """The same of some tokens."""
+        scales = self.scales[rows] if isinstance(self.scales, Tensor) else self.scales
+        return replace(self, targets_T=self.targets_T[rows], scales=scales)
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,19 +1,18 @@
 """The reductions over the vocabulary: everything that a path needs from the logits of its two states.
 
-FP32 logits z⁰ and z⁺ of states that follow one another; one program reduces one token of one update. Results are FP64
-made of FP32 sums: every lane adds up its entries, a tile's first, and lanes are added up in FP64. Logits below −10⁹
-count as −10⁹, so that masks of −∞ and −3·10³⁸ weigh nothing and put no infinity into a sum.
+`reduce_path` takes FP32 logits z⁰ and z⁺ of states that follow one another; one program reduces one token of one
+update. Results are FP64 made of FP32 sums: every thread adds up its entries, and threads are added up in FP64. In units
+of two reference logits M⁰ and M⁺, with x = z − M at either end and d = (z⁺ − z⁰) − (M⁺ − M⁰), the weight of an entry at
+scale α is exp(x⁰ + αd). References are whole numbers, so that differences to them lose nothing. Logits below −10⁹ count
+as −10⁹, so that masks of −∞ and −3·10³⁸ weigh nothing and put no infinity into a sum. It runs in two ways:
 
-`reduce_grid` reads every logit once, for evenly spaced scales. With M⁰ and M⁺ a lane's largest logits so far,
-x = z − M at either end and d = (z⁺ − z⁰) − (M⁺ − M⁰), the weight of an entry is exp(x⁰ + αd): at most 1, as the chord
-from M⁰ to M⁺ lies above every logit, which is affine in α. When a maximum rises, sums are brought to the new units.
-Weights of neighbouring scales follow from one exponential by multiplications with exp(d · step). Power sums are about
-the means of the first tile. All of that is as good as exact unless the chord lies far above the likeliest entry in
-between or a displacement spans hundreds: such tokens are marked.
-
-`reduce_any` takes any scales and any rows, and the tokens that `reduce_grid` marked. It reads them twice: first the
-largest logit at every scale, in whose units no mass underflows, and the displacement of that entry, about which power
-sums lose nothing where it has all the mass; then the sums.
+- EVEN, for evenly spaced scales, reads every logit once. References are the largest of the first entries, and power
+  sums are about the means of the first tile. Weights of up to two scales on either side of one follow from its
+  exponential by factors exp(±d · step), exp(±2d · step). All of that is as good as exact unless a mass leaves the range
+  of float32 or a displacement spans hundreds: such tokens are marked.
+- Otherwise, for any scales and any rows, and for the tokens that were marked, it reads them twice: first the largest
+  logit at every scale, in whose units no mass underflows, and the displacement of that entry, about which power sums
+  lose nothing where it has all the mass; then the sums.
 
 `reduce_powers` takes FP64 logits and displacements of one token: P_n = Σ_{a≠d} w_a (v_a − v_d)ⁿ in units of the
 likeliest entry d at some scales (`moments` says what follows from them).
@@ -35,199 +34,81 @@ _UNIT = constant(1.0 / 1.44269502162933349609375)
 _LOWEST = constant(-1.0e9)
 _NOWHERE = constant(-2.0e9)
 """What stands beyond the end of a row: it weighs nothing even where every logit is masked."""
-_LEAST = constant(1.0e-12)
-"""The smallest mass, in units of the chord, that weights which underflow at some scale cannot add to."""
+_LEAST, _MOST = constant(1.0e-12), constant(1.0e18)
+"""Between these masses neither weights that underflow nor power sums that overflow matter."""
 _FARTHEST = constant(16.0)
 """By how many powers of two a weight may change from one scale to the next."""
-
-STRIDE = 4
-"""From one exponential to the next there are so many scales."""
+_SAMPLE = constant(2048)
+"""Entries from which EVEN takes its references."""
 
 EXTRA = ("initial", "divergence", "reverse_divergence", "initial_entropy", "final_entropy", "entropy_change", "spread")
 """What is written of a token after its gains [K] and its derivatives [places, order]; then whether it is marked."""
 
 
 @jit
-def reduce_grid(
-    logits: Value,
-    bias: Value,
-    targets: Value,
-    out: Value,
-    tokens: Value,
-    vocabulary: Value,
-    state_stride: Value,
-    out_stride: Value,
-    COUNT: constexpr,
-    PLACES: constexpr,
-    ORDER: constexpr,
-    HAS_BIAS: constexpr,
-    RAGGED: constexpr,
-    LANES: constexpr,
-    ROUNDS: constexpr,
-    STRIDE: constexpr,
-) -> None:
-    """One token of one update at COUNT even scales from 0 to 1; the bits of PLACES are those with derivatives."""
-    update = tl.program_id(0)
-    token = tl.program_id(1)
-    row0 = logits + update.to(tl.int64) * state_stride + token.to(tl.int64) * vocabulary
-    row1 = row0 + state_stride
-    y0, y1 = _logits(row0, row1, bias, tl.load(targets + token), True, HAS_BIAS, False)
-    v_y = y1 - y0
-    step = 1.0 / (COUNT - 1)
-    turn = tl.arange(0, ROUNDS)[:, None, None]
-    lane = tl.arange(0, LANES)[None, :, None]
-    entries = (turn * LANES + lane) * 4 + tl.arange(0, 4)[None, None, :]
-
-    z0, z1 = _logits(row0, row1, bias, entries, entries < vocabulary, HAS_BIAS, RAGGED)
-    x0 = (z0 - tl.max(z0)) * _LOG2_E
-    d = (z1 - tl.max(z1)) * _LOG2_E - x0
-    alphas = ()
-    centres = ()
-    for k in tl.static_range(COUNT):
-        alphas = alphas + (y0 * 0.0 + k * step,)
-        if (PLACES >> k) & 1:
-            w = tl.exp2(tl.fma(d, k * step, x0))
-            centres = centres + (tl.sum(w * (z1 - z0)) / tl.maximum(tl.sum(w), 1.0e-30),)
-
-    nothing = _fold(tl.zeros([ROUNDS, LANES, 4], dtype=tl.float32))
-    top0 = nothing + y0
-    top1 = nothing + y1
-    highest = nothing + v_y
-    lowest = highest
-    ends = (nothing, nothing, nothing, nothing)
-    masses = _copies(nothing, COUNT)
-    powers = _copies(nothing, len(centres) * ORDER)
-    for start in range(0, vocabulary, ROUNDS * LANES * 4):
-        inside = start + entries < vocabulary
-        z0, z1 = _logits(row0, row1, bias, start + entries, inside, HAS_BIAS, RAGGED)
-        v = z1 - z0
-        if RAGGED:
-            v = tl.where(inside, v, v_y)
-        highest = tl.maximum(highest, tl.max(tl.max(v, 2), 0))
-        lowest = tl.minimum(lowest, tl.min(tl.min(v, 2), 0))
-        drop0 = top0
-        drop1 = top1
-        top0 = tl.maximum(top0, tl.max(tl.max(z0, 2), 0))
-        top1 = tl.maximum(top1, tl.max(tl.max(z1, 2), 0))
-        drop0 = (drop0 - top0) * _LOG2_E
-        off = (drop1 - top1) * _LOG2_E - drop0
-        x0 = (z0 - top0[None, :, None]) * _LOG2_E
-        x1 = (z1 - top1[None, :, None]) * _LOG2_E
-        d = (v - (top1 - top0)[None, :, None]) * _LOG2_E
-        grow = tl.exp2(d * step)
-        w0 = tl.exp2(x0)
-        w1 = tl.exp2(x1)
-        ends = _brought(ends, masses[0], masses[COUNT - 1], drop0, off)
-        ends = (
-            ends[0] + _fold(w0 * x0),
-            ends[1] + _fold(w0 * d),
-            ends[2] + _fold(w1 * x1),
-            ends[3] + _fold(w1 * d),
-        )
-        new_masses = ()
-        new_powers = ()
-        for k in tl.static_range(COUNT):
-            keep = tl.exp2(tl.fma(off, k * step, drop0))
-            if k == 0:
-                w = w0
-            elif k == COUNT - 1:
-                w = w1
-                keep = tl.exp2(off + drop0)
-            elif k % STRIDE == 0:
-                w = tl.exp2(tl.fma(d, k * step, x0))
-            else:
-                w = w * grow
-            new_masses = new_masses + (tl.fma(masses[k], keep, _fold(w)),)
-            if (PLACES >> k) & 1:
-                c = v - centres[len(new_powers) // ORDER]
-                term = w
-                for _ in tl.static_range(ORDER):
-                    term = term * c
-                    new_powers = new_powers + (tl.fma(powers[len(new_powers)], keep, _fold(term)),)
-        masses = new_masses
-        powers = new_powers
-
-    most0 = tl.max(top0, 0)
-    most1 = tl.max(top1, 0)
-    drop0 = (top0 - most0) * _LOG2_E
-    off = (top1 - most1) * _LOG2_E - drop0
-    ends = _brought(ends, masses[0], masses[COUNT - 1], drop0, off)
-    totals = ()
-    moments = ()
-    references = ()
-    least = tl.full([], 1.0, dtype=tl.float64)
-    for k in tl.static_range(COUNT):
-        keep = tl.exp2(tl.fma(off, k * step, drop0))
-        totals = totals + (_total(masses[k] * keep),)
-        references = references + (y0 * 0.0,)
-        least = tl.minimum(least, totals[k], propagate_nan=tl.PropagateNan.ALL)
-        if (PLACES >> k) & 1:
-            for _ in tl.static_range(ORDER):
-                moments = moments + (_total(powers[len(moments)] * keep),)
-    spread = tl.max(highest, 0) - tl.min(lowest, 0)
-    to = out + update.to(tl.int64) * tokens + token
-    last = _write(
-        to, out_stride, totals, moments, centres, ends, alphas, references, y0 - most0, v_y, most1 - most0, spread,
-        COUNT, PLACES, ORDER,
-    )  # fmt: skip
-    near = (least > _LEAST) & (spread * step * _LOG2_E < _FARTHEST)
-    tl.store(last, tl.where(near, 0.0, 1.0).to(tl.float64))
-
-
-@jit
-def reduce_any(
+def reduce_path(
     logits: Value,
     bias: Value,
     targets: Value,
     scales: Value,
+    share: Value,
     out: Value,
     tokens: Value,
     vocabulary: Value,
     state_stride: Value,
+    row_stride: Value,
     scale_stride: Value,
     out_stride: Value,
-    mark_slot: Value,
     COUNT: constexpr,
     PLACES: constexpr,
     ORDER: constexpr,
+    EVEN: constexpr,
+    MARKED: constexpr,
     HAS_BIAS: constexpr,
     RAGGED: constexpr,
-    MARKED: constexpr,
     LANES: constexpr,
 ) -> None:
-    """One token of one update at COUNT scales of which the first is 0 and the last 1; MARKED: if it is marked."""
-    update = tl.program_id(0)
+    """One token of one update at COUNT scales from 0 to 1; the bits of PLACES are those with derivatives.
+
+    Logits are too small by `share` of themselves; rows hold whole tiles of 4 · LANES of them. MARKED: only a token that
+    is marked.
+    """
     token = tl.program_id(1)
-    to = out + update.to(tl.int64) * tokens + token
+    to = out + tl.program_id(0).to(tl.int64) * tokens + token
     if MARKED:
-        if tl.load(to + mark_slot * out_stride) == 0.0:
+        slots = COUNT + 7
+        for k in tl.static_range(COUNT):
+            slots = slots + ((PLACES >> k) & 1) * ORDER
+        if tl.load(to + slots * out_stride) == 0.0:
             return
-    row0 = logits + update.to(tl.int64) * state_stride + token.to(tl.int64) * vocabulary
+    row0 = logits + tl.program_id(0).to(tl.int64) * state_stride + token.to(tl.int64) * row_stride
     row1 = row0 + state_stride
-    y0, y1 = _logits(row0, row1, bias, tl.load(targets + token), True, HAS_BIAS, False)
+    missing = tl.load(share)
+    y0, y1 = _logits(row0, row1, bias, missing, tl.load(targets + token), True, HAS_BIAS, False)
     v_y = y1 - y0
-    lanes = tl.arange(0, LANES)
-    nothing = tl.zeros([LANES], dtype=tl.float32)
-    highest = nothing + v_y
-    lowest = highest
+    entries = (tl.arange(0, LANES) * 4)[:, None] + tl.arange(0, 4)[None, :]
+    nothing = tl.sum(tl.zeros([LANES, 4], dtype=tl.float32), 1)
+    step = 1.0 / (COUNT - 1)
     alphas = ()
     tops = ()
-    displacements = ()
+    likeliest = ()
     for k in tl.static_range(COUNT):
-        alphas = alphas + (tl.load(scales + token * scale_stride + k),)
-        tops = tops + (nothing + _NOWHERE,)
-        if (PLACES >> k) & 1:
-            displacements = displacements + (highest,)
-    for start in range(0, vocabulary, LANES):
-        inside = start + lanes < vocabulary
-        z0, z1 = _logits(row0, row1, bias, start + lanes, inside, HAS_BIAS, RAGGED)
+        if EVEN:
+            alphas = alphas + (tl.full([], k * step, dtype=tl.float32),)
+        else:
+            alphas = alphas + (tl.load(scales + token * scale_stride + k),)
+        tops = tops + (nothing + (y0 if k == 0 else y1 if k == COUNT - 1 else _NOWHERE),)
+        likeliest = likeliest + (nothing + v_y,)
+
+    end = vocabulary
+    if EVEN:
+        end = tl.minimum(vocabulary, _SAMPLE)
+    for start in range(0, end, LANES * 4):
+        inside = start + entries < vocabulary
+        z0, z1 = _logits(row0, row1, bias, missing, start + entries, inside, HAS_BIAS, RAGGED)
         v = z1 - z0
-        if RAGGED:
-            v = tl.where(inside, v, v_y)
-        highest = tl.maximum(highest, v)
-        lowest = tl.minimum(lowest, v)
         new_tops = ()
-        new_displacements = ()
+        new_likeliest = ()
         for k in tl.static_range(COUNT):
             if k == 0:
                 z = z0
@@ -235,41 +116,69 @@ def reduce_any(
                 z = z1
             else:
                 z = tl.fma(v, alphas[k], z0)
-            if (PLACES >> k) & 1:
-                before = displacements[len(new_displacements)]
-                new_displacements = new_displacements + (tl.where(z > tops[k], v, before),)
-            new_tops = new_tops + (tl.maximum(tops[k], z),)
+            if EVEN and k > 0 and k < COUNT - 1:
+                new_tops = new_tops + (tops[k],)
+            else:
+                top = tl.max(z, 1)
+                if not EVEN and (PLACES >> k) & 1:
+                    own = tl.max(tl.where(z == top[:, None], v, -float("inf")), 1)
+                    new_likeliest = new_likeliest + (tl.where(top > tops[k], own, likeliest[k]),)
+                new_tops = new_tops + (tl.maximum(tops[k], top),)
+            if len(new_likeliest) <= k:
+                new_likeliest = new_likeliest + (likeliest[k],)
         tops = new_tops
-        displacements = new_displacements
+        likeliest = new_likeliest
 
-    top0 = tl.max(tops[0], 0)
-    top1 = tl.max(tops[COUNT - 1], 0)
+    top0 = tl.floor(tl.max(tops[0], 0))
+    top1 = tl.floor(tl.max(tops[COUNT - 1], 0))
     rise = top1 - top0
     references = ()
     centres = ()
+    if EVEN:
+        z0, z1 = _logits(row0, row1, bias, missing, entries, entries < vocabulary, HAS_BIAS, RAGGED)
     for k in tl.static_range(COUNT):
-        top = tl.max(tops[k], 0)
-        if k == 0 or k == COUNT - 1:
-            references = references + (y0 * 0.0,)
+        if EVEN or k == 0 or k == COUNT - 1:
+            references = references + (tl.zeros([], dtype=tl.float32),)
         else:
-            references = references + ((top - top0 - alphas[k] * rise) * _LOG2_E,)
+            references = references + ((tl.max(tops[k], 0) - top0 - alphas[k] * rise) * _LOG2_E,)
         if (PLACES >> k) & 1:
-            among = tl.where(tops[k] == top, displacements[len(centres)], -float("inf"))
-            centres = centres + (tl.max(among, 0),)
+            if EVEN:
+                w = tl.exp2(tl.fma(z1 - z0 - rise, alphas[k], z0 - top0) * _LOG2_E)
+                centre = tl.sum(w * (z1 - z0)) / tl.maximum(tl.sum(w), 1.0e-30)
+            else:
+                most = tl.max(tops[k], 0)
+                centre = tl.max(tl.where(tops[k] == most, likeliest[k], -float("inf")), 0)
+            centres = centres + (centre,)
 
+    highest = nothing + v_y
+    lowest = highest
     ends = (nothing, nothing, nothing, nothing)
     masses = _copies(nothing, COUNT)
     powers = _copies(nothing, len(centres) * ORDER)
-    for start in range(0, vocabulary, LANES):
-        inside = start + lanes < vocabulary
-        z0, z1 = _logits(row0, row1, bias, start + lanes, inside, HAS_BIAS, RAGGED)
+    for start in range(0, vocabulary, LANES * 4):
+        inside = start + entries < vocabulary
+        z0, z1 = _logits(row0, row1, bias, missing, start + entries, inside, HAS_BIAS, RAGGED)
         v = z1 - z0
+        if RAGGED:
+            v = tl.where(inside, v, v_y)
+        highest = tl.maximum(highest, tl.max(v, 1))
+        lowest = tl.minimum(lowest, tl.min(v, 1))
         x0 = (z0 - top0) * _LOG2_E
         x1 = (z1 - top1) * _LOG2_E
         d = (v - rise) * _LOG2_E
         w0 = tl.exp2(x0)
         w1 = tl.exp2(x1)
-        ends = (ends[0] + w0 * x0, ends[1] + w0 * d, ends[2] + w1 * x1, ends[3] + w1 * d)
+        ends = (
+            ends[0] + tl.sum(w0 * x0, 1),
+            ends[1] + tl.sum(w0 * d, 1),
+            ends[2] + tl.sum(w1 * x1, 1),
+            ends[3] + tl.sum(w1 * d, 1),
+        )
+        if EVEN:
+            on = tl.exp2(d * step)
+            back = tl.exp2(d * -step)
+            factors = (back * back, back, on, on, on * on)
+            middle = tl.exp2(tl.fma(d, 2 * step, x0))
         new_masses = ()
         new_powers = ()
         for k in tl.static_range(COUNT):
@@ -277,49 +186,64 @@ def reduce_any(
                 w = w0
             elif k == COUNT - 1:
                 w = w1
+            elif EVEN:
+                if k % 5 == 0:
+                    middle = tl.exp2(tl.fma(d, (k + 2) * step, x0))
+                w = middle if k % 5 == 2 else middle * factors[k % 5]
             else:
                 w = tl.exp2(tl.fma(d, alphas[k], x0 - references[k]))
-            new_masses = new_masses + (masses[k] + w,)
+            new_masses = new_masses + (masses[k] + tl.sum(w, 1),)
             if (PLACES >> k) & 1:
                 c = v - centres[len(new_powers) // ORDER]
                 for _ in tl.static_range(ORDER):
                     w = w * c
-                    new_powers = new_powers + (powers[len(new_powers)] + w,)
+                    new_powers = new_powers + (powers[len(new_powers)] + tl.sum(w, 1),)
         masses = new_masses
         powers = new_powers
 
     totals = ()
     moments = ()
+    least = tl.full([], 1.0, dtype=tl.float64)
+    most = least
     for k in tl.static_range(COUNT):
         totals = totals + (_total(masses[k]),)
+        least = tl.minimum(least, totals[k], propagate_nan=tl.PropagateNan.ALL)
+        most = tl.maximum(most, totals[k], propagate_nan=tl.PropagateNan.ALL)
         if (PLACES >> k) & 1:
             for _ in tl.static_range(ORDER):
                 moments = moments + (_total(powers[len(moments)]),)
     spread = tl.max(highest, 0) - tl.min(lowest, 0)
     last = _write(
-        to, out_stride, totals, moments, centres, ends, alphas, references, y0 - top0, v_y, rise, spread, COUNT,
-        PLACES, ORDER,
+        to, out_stride, totals, moments, centres, ends, alphas, references, y0 - top0, v_y, rise, spread,
+        COUNT, PLACES, ORDER,
     )  # fmt: skip
-    tl.store(last, tl.zeros([], dtype=tl.float64))
+    mark = tl.zeros([], dtype=tl.float64)
+    if EVEN:
+        near = (least > _LEAST) & (most < _MOST) & (spread * step * _LOG2_E < _FARTHEST)
+        mark = tl.where(near, 0.0, 1.0).to(tl.float64)
+    tl.store(last, mark)
 
 
 @jit
 def _logits(
-    row0: Value, row1: Value, bias: Value, at: Value, inside: Value, HAS_BIAS: constexpr, RAGGED: constexpr
+    row0: Value,
+    row1: Value,
+    bias: Value,
+    share: Value,
+    at: Value,
+    inside: Value,
+    HAS_BIAS: constexpr,
+    RAGGED: constexpr,
 ) -> Value:
     """Logits of both states."""
-    if RAGGED:
-        z0 = tl.load(row0 + at, mask=inside, other=0.0)
-        z1 = tl.load(row1 + at, mask=inside, other=0.0)
-    else:
-        z0 = tl.load(row0 + at)
-        z1 = tl.load(row1 + at)
+    z0 = tl.maximum(tl.load(row0 + at), _LOWEST, propagate_nan=tl.PropagateNan.ALL)
+    z1 = tl.maximum(tl.load(row1 + at), _LOWEST, propagate_nan=tl.PropagateNan.ALL)
+    z0 = tl.fma(z0, share, z0)
+    z1 = tl.fma(z1, share, z1)
     if HAS_BIAS:
         shift = tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-        z0 += shift
-        z1 += shift
-    z0 = tl.maximum(z0, _LOWEST, propagate_nan=tl.PropagateNan.ALL)
-    z1 = tl.maximum(z1, _LOWEST, propagate_nan=tl.PropagateNan.ALL)
+        z0 = tl.maximum(z0 + shift, _LOWEST, propagate_nan=tl.PropagateNan.ALL)
+        z1 = tl.maximum(z1 + shift, _LOWEST, propagate_nan=tl.PropagateNan.ALL)
     if RAGGED:
         z0 = tl.where(inside, z0, _NOWHERE)
         z1 = tl.where(inside, z1, _NOWHERE)
@@ -332,25 +256,6 @@ def _copies(value: Value, NUMBER: constexpr) -> Value:
     for _ in tl.static_range(NUMBER):
         out = out + (value,)
     return out
-
-
-@jit
-def _brought(ends: Value, mass0: Value, mass1: Value, drop0: Value, off: Value) -> Value:
-    """Σ w⁰x⁰, Σ w⁰d, Σ w⁺x⁺, Σ w⁺d in units of other maxima: Σ w (x + drop) = Σ wx + drop Σ w."""
-    keep0 = tl.exp2(drop0)
-    keep1 = tl.exp2(off + drop0)
-    return (
-        tl.fma(mass0, drop0, ends[0]) * keep0,
-        tl.fma(mass0, off, ends[1]) * keep0,
-        tl.fma(mass1, off + drop0, ends[2]) * keep1,
-        tl.fma(mass1, off, ends[3]) * keep1,
-    )
-
-
-@jit
-def _fold(tile: Value) -> Value:
-    """Sums of what a thread holds."""
-    return tl.sum(tl.sum(tile, 2), 0)
 
 
 @jit
@@ -416,14 +321,14 @@ def reduce_powers(
     vocabulary: Value,
     row_stride: Value,
     scale_stride: Value,
-    COUNT: constexpr,
+    count: Value,
     GROUPS: constexpr,
     TERMS: constexpr,
     ROWS: constexpr,
     SKIP_ZERO: constexpr,
     LANES: constexpr,
 ) -> None:
-    """One token at GROUPS of its COUNT scales. P_{i+ROWS·j} = Σ (w uⁱ)(u^ROWS)ʲ shares its products."""
+    """One token at GROUPS of its `count` scales. P_{i+ROWS·j} = Σ (w uⁱ)(u^ROWS)ʲ shares its products."""
     token = tl.program_id(1)
     if SKIP_ZERO:
         if tl.load(scales + token * scale_stride) == 0.0:
@@ -432,7 +337,7 @@ def reduce_powers(
     row1 = v + token.to(tl.int64) * row_stride
     lanes = tl.arange(0, LANES)[None, :]
     scale = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[:, None]
-    alpha = tl.load(scales + token * scale_stride + tl.minimum(scale, COUNT - 1))
+    alpha = tl.load(scales + token * scale_stride + tl.minimum(scale, count - 1))
 
     top = tl.full([GROUPS, LANES], -float("inf"), dtype=tl.float64)
     place = tl.zeros([GROUPS, LANES], dtype=tl.int32)
@@ -473,8 +378,8 @@ def reduce_powers(
                     factor = factor * high
         sums = new
 
-    wanted = scale < COUNT
-    tl.store(entry + token * COUNT + scale, likeliest, mask=wanted)
-    to = out + token.to(tl.int64) * COUNT + scale
+    wanted = scale < count
+    tl.store(entry + token * count + scale, likeliest, mask=wanted)
+    to = out + token.to(tl.int64) * count + scale
     for n in tl.static_range(TERMS):
-        tl.store(to + n * (tokens.to(tl.int64) * COUNT), tl.sum(sums[n], 1, keep_dims=True), mask=wanted)
+        tl.store(to + n * (tokens.to(tl.int64) * count), tl.sum(sums[n], 1, keep_dims=True), mask=wanted)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.endpoint import EndpointSweep
+from loopscope.readout.affine.endpoint import endpoint_distributions
 from loopscope.readout.affine.query import Backend, Query, Survey, joined
 from loopscope.readout.affine.sources import blocks
 
@@ -100,17 +100,14 @@ class ReferenceBackend(Backend):
 
     def _some(self, query: Query, rows: slice) -> Survey:
         source, targets_t = query.source, query.targets_T[rows]
-        target = source.target_logits(rows, targets_t)
-        z0_tV, v_tV = source.block(rows, slice(0, source.vocabulary), targets_t, target)
+        z0_tV, v_tV = source.block(rows, targets_t)
         scales = [query.scales_K[rows]] if query.common is None else query.common
         found = torch.stack([derivatives_at(z0_tV, v_tV, targets_t, alpha, query.order) for alpha in scales], -1)
-        ends = EndpointSweep()
-        ends.add(z0_tV, v_tV)
         return Survey.of(
             query,
             found[0],
             found[1:, :, list(query.places)],
             log_probability_at_start(z0_tV, targets_t),
             v_tV.amax(1) - v_tV.amin(1),
-            ends.result() if query.distributions else None,
+            endpoint_distributions(z0_tV, v_tV) if query.distributions else None,
         )

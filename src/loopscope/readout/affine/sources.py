@@ -1,6 +1,6 @@
-"""Where affine logits come from: two stored matrices, or two states and a linear head, a block at a time.
+"""Where affine logits come from: two stored matrices, or two states and a linear head, some tokens at a time.
 
-Shapes: T reference tokens, V vocabulary entries, D hidden width; t and b are blocks of T and V.
+Shapes: T reference tokens, t of them at a time, V vocabulary entries, b of them, D hidden width.
 """
 
 from __future__ import annotations
@@ -19,16 +19,12 @@ from loopscope.readout.checks import require_finite, require_matrix, require_sam
 SUMMED = 256
 """Products of float32 numbers that are added up in float32 on a CPU, before their sum is added up in float64."""
 
-
-class TargetLogits(NamedTuple):
-    """The reference label's own logit and displacement, float64 [t, 1] each."""
-
-    z0: Tensor
-    v: Tensor
+_COLUMNS = 1024
+"""Rows of the head that a CPU converts and multiplies at a time."""
 
 
 class LogitBlock(NamedTuple):
-    """Initial logits z(0) and displacements v of some tokens and vocabulary entries, float64 [t, b] each."""
+    """Initial logits z(0) and displacements v of some tokens, float64 [t, V] each."""
 
     z0: Tensor
     v: Tensor
@@ -50,12 +46,8 @@ class LogitSource(ABC):
     device: torch.device
 
     @abstractmethod
-    def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
-        """The targets' entries, bit for bit those that `block` gives."""
-
-    @abstractmethod
-    def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
-        """One block; `target` is what `target_logits` gave for the same rows."""
+    def block(self, rows: slice, targets_t: Tensor) -> LogitBlock:
+        """All logits of some tokens; their targets may be given because these may have products of their own."""
 
     @abstractmethod
     def states(self, rows: slice) -> StateView:
@@ -80,14 +72,9 @@ class StoredLogits(LogitSource):
         """Whether blocks are the matrices themselves."""
         return self._z0_TV.dtype == self._v_TV.dtype == torch.float64
 
-    def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
-        """Read off the matrices."""
-        y_t1 = targets_t.unsqueeze(1)
-        return TargetLogits(self._z0_TV[rows].gather(1, y_t1).double(), self._v_TV[rows].gather(1, y_t1).double())
-
-    def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
-        """Cut out of the matrices."""
-        return LogitBlock(self._z0_TV[rows, columns].double(), self._v_TV[rows, columns].double())
+    def block(self, rows: slice, targets_t: Tensor) -> LogitBlock:
+        """Rows of the matrices."""
+        return LogitBlock(self._z0_TV[rows].double(), self._v_TV[rows].double())
 
     def states(self, rows: slice) -> StateView:
         """The logits themselves are the state."""
@@ -123,35 +110,26 @@ class HeadLogits(LogitSource):
     def _in_parts(self) -> bool:
         return self.dtype == torch.float32 and self.device.type == "cpu" and self.h_TD.shape[1] > SUMMED
 
-    def target_logits(self, rows: slice, targets_t: Tensor) -> TargetLogits:
-        """One row of the head for each token."""
-        weight_tD = self.weight_VD[targets_t].to(self.dtype)
+    def block(self, rows: slice, targets_t: Tensor) -> LogitBlock:
+        """Both products, on a CPU with one block of the head after the other, and row by row those of the targets."""
+        states_nD, on_cpu = self._hd_T2D[rows].flatten(0, 1), self.device.type == "cpu"
+        columns = blocks(self.vocabulary, _COLUMNS if on_cpu else self.vocabulary)
+        parts = [self._products(states_nD, self.weight_VD[some].to(self.dtype)) for some in columns]
+        products_t2V = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).view(-1, 2, self.vocabulary)
+        if on_cpu:  # elsewhere the look would wait for the device; results are looked at in any case
+            require_finite("the logits", products_t2V)
+        products_t2V = products_t2V.double()
+        weight_t1D, at_t21 = (
+            self.weight_VD[targets_t].to(self.dtype).unsqueeze(1),
+            targets_t.view(-1, 1, 1).expand(-1, 2, 1),
+        )
         precise = torch.float64 if self._in_parts else self.dtype
-        z0_t = (self._hd_T2D[rows, 0] * weight_tD).sum(1, dtype=precise).double()
+        own_t2 = (self._hd_T2D[rows] * weight_t1D).sum(2, dtype=precise)
+        products_t2V.scatter_(2, at_t21, own_t2.double().unsqueeze(2))
+        z0_tV, v_tV = products_t2V.unbind(1)
         if self.bias_V is not None:
-            z0_t = z0_t + self.bias_V[targets_t].double()
-        v_t = (self._hd_T2D[rows, 1] * weight_tD).sum(1, dtype=precise).double()
-        return TargetLogits(z0_t.unsqueeze(1), v_t.unsqueeze(1))
-
-    def block(self, rows: slice, columns: slice, targets_t: Tensor, target: TargetLogits) -> LogitBlock:
-        """Two products with one block of the head."""
-        weight_bD = self.weight_VD[columns].to(self.dtype)
-        products_t2b = self._products(self._hd_T2D[rows].flatten(0, 1), weight_bD).view(-1, 2, weight_bD.shape[0])
-        if not products_t2b.is_cuda:  # there the look would wait for the device; results are looked at in any case
-            require_finite("the logits", products_t2b)
-        z0_tb, v_tb = (products_t2b[:, i].double() for i in range(2))
-        if not products_t2b.is_cuda:  # a core reads neighbours faster; the kernels take any distance of rows
-            z0_tb, v_tb = z0_tb.contiguous(), v_tb.contiguous()
-        if self.bias_V is not None:
-            z0_tb += self.bias_V[columns].double()
-        # A matrix product and a row-wise one may round differently. The utility needs v_y − v_y to be exactly zero,
-        # or a reference probability near one would drown in that rounding.
-        place_t1 = (targets_t - columns.start).unsqueeze(1)
-        held_t1 = (place_t1 >= 0) & (place_t1 < z0_tb.shape[1])
-        place_t1 = torch.where(held_t1, place_t1, 0)
-        for block_tb, own_t1 in ((z0_tb, target.z0), (v_tb, target.v)):
-            block_tb.scatter_(1, place_t1, torch.where(held_t1, own_t1, block_tb.gather(1, place_t1)))
-        return LogitBlock(z0_tb, v_tb)
+            z0_tV += self.bias_V.double()
+        return LogitBlock(z0_tV, v_tV)
 
     def _products(self, states_nD: Tensor, weight_bD: Tensor) -> Tensor:
         """States times a block of the head, [n, b]."""

@@ -2,22 +2,9 @@
 
 import { byId } from "./dom.js";
 
-const ARRAYS = {
-  f4: Float32Array,
-  i4: Int32Array,
-  u4: Uint32Array,
-  u2: Uint16Array,
-  i1: Int8Array,
-  u1: Uint8Array,
-};
+const ARRAYS = { f4: Float32Array, i4: Int32Array, u4: Uint32Array, i2: Int16Array, u2: Uint16Array, i1: Int8Array, u1: Uint8Array };
 
-function fromBase64(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const binary = atob(text);
-  const bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
-  return bytes;
-}
+const fromBase64 = (text) => Uint8Array.fromBase64?.(text) ?? Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 
 async function inflate(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
@@ -27,7 +14,6 @@ async function inflate(bytes) {
 /** Bytes grouped by their place in the element, back in the order of the elements. */
 function untransposed(raw, Type, count) {
   const size = Type.BYTES_PER_ELEMENT;
-  if (size === 1) return new Type(raw.slice().buffer);
   const bytes = new Uint8Array(raw.length);
   for (let place = 0; place < size; place++) {
     const from = place * count;

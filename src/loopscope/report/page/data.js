@@ -6,6 +6,9 @@ import { early, late, parsed, unpack } from "./codec.js";
 
 export const OUTCOMES = ["progressing", "neutral", "directional failure", "finite-step failure"];
 
+/** "failures" for more than one; the other classes are adjectives. */
+export const manyOf = (outcome) => outcome.replace(/failure$/, "failures");
+
 /** Failures first: in a bar they stand at the left edge, where their lengths can be compared between rows. */
 export const BAR_ORDER = [3, 2, 1, 0];
 
@@ -22,20 +25,14 @@ export async function load() {
 async function loadRecords() {
   const packs = await Promise.all(page.sets.map((set) => early(set.name)));
   page.total = page.sets.reduce((sum, set) => sum + set.questions * set.transitions.length, 0);
-  for (const name of ["slope", "gain", "quadratic", "scale", "before", "optimum"]) page[name] = new Float32Array(page.total);
-  page.outcome = new Uint8Array(page.total);
-  page.certified = new Uint8Array(page.total);
-  page.setOf = new Uint16Array(page.total);
-  page.transition = new Int32Array(page.total);
-  page.row = new Uint32Array(page.total);
+  for (const name of ["slope", "gain", "quadratic", "scale", "before"]) page[name] = new Float32Array(page.total);
+  page.optimum = new Float32Array(page.total).fill(NaN);
+  for (const name of ["outcome", "certified"]) page[name] = new Uint8Array(page.total);
+  for (const name of ["setOf", "transition", "row"]) page[name] = new Uint32Array(page.total);
   let base = 0;
-  packs.forEach((pack, at) => {
-    const set = page.sets[at];
-    Object.assign(set, { base, ids: pack.ids, snippets: pack.snippets, difficulty: pack.difficulty });
-    for (const name of ["slope", "gain", "quadratic", "scale", "before", "outcome"]) page[name].set(pack[name], base);
-    if (pack.certified) page.certified.set(pack.certified, base);
-    if (pack.optimum) page.optimum.set(pack.optimum, base);
-    else page.optimum.fill(NaN, base, base + set.questions * set.transitions.length);
+  packs.forEach(({ ids, snippets, ...columns }, at) => {
+    const set = Object.assign(page.sets[at], { base, ids, snippets });
+    for (const [name, values] of Object.entries(columns)) page[name].set(values, base);
     for (const transition of set.transitions) {
       for (let row = 0; row < set.questions; row++, base++) {
         page.setOf[base] = at;
@@ -91,66 +88,70 @@ export const searchable = (() => {
   return () => (promise ??= read());
 })();
 
-/** The stored numbers of one question; arrays over transitions are cut for one update. */
-export async function detailsOf(set, row, transition) {
-  const size = page.meta.chunk;
-  const chunk = Math.floor(row / size);
-  const pack = await late(`${set.name}-d${chunk}`);
-  const count = Math.min(size, set.questions - chunk * size);
-  const at = row - chunk * size;
-  const t = set.transitions.indexOf(transition);
-  const found = { utility: cut(pack.utility, at, set.depths.length) };
-  for (const name of pack.scalars) found[name] = pack[name][t * count + at];
-  if (pack.grid) found.grid = cut(pack.grid, t * count + at, page.meta.grid.length);
-  if (pack.path) found.path = cut(pack.path, t * count + at, pack.path.length / (count * set.transitions.length));
-  if (pack.option_counts) found.optionScores = optionScores(pack, at, set.depths.length);
-  if (pack.token_counts) found.tokens = tokensOf(pack, at, t);
-  return found;
-}
-
-/** The grids of every update of one question, by transition; null where the run's level has none. */
-export async function gridsOf(set, row) {
-  const size = page.meta.chunk;
-  const pack = await late(`${set.name}-d${Math.floor(row / size)}`);
-  if (!pack.grid) return null;
-  const count = pack.grid.length / (set.transitions.length * page.meta.grid.length);
-  return new Map(set.transitions.map((transition, t) => [transition, cut(pack.grid, t * count + (row % size), page.meta.grid.length)]));
+/** The pack with one question's numbers, the question's place in it, and the first and last row of its ragged columns. */
+async function chunkOf(set, row, kind, size) {
+  const pack = await late(`${set.name}-${kind}${Math.floor(row / size)}`);
+  const at = row % size;
+  return { pack, at, rows: (counts) => {
+    const first = counts.subarray(0, at).reduce((sum, count) => sum + count, 0);
+    return [first, first + counts[at]];
+  } };
 }
 
 const cut = (values, at, width) => values.subarray(at * width, (at + 1) * width);
 
-const sumBefore = (counts, at) => counts.subarray(0, at).reduce((sum, value) => sum + value, 0);
-
-/** Scores by depth: one array of options per stored depth. */
-function optionScores(pack, at, depths) {
-  const width = pack.option_counts[at];
-  const start = sumBefore(pack.option_counts, at) * depths;
-  return Array.from({ length: depths }, (_, depth) => pack.option_scores.subarray(start + depth * width, start + (depth + 1) * width));
+/** The stored numbers of one question at one update. */
+export async function detailsOf(set, row, transition) {
+  const { pack, at, rows } = await chunkOf(set, row, "d", page.meta.chunk);
+  const place = at * set.transitions.length + set.transitions.indexOf(transition);
+  const found = { utility: cut(pack.utility, at, set.depths.length) };
+  for (const name of Object.keys(pack)) if (name.startsWith("scalar_")) found[name.slice(7)] = pack[name][place];
+  if (pack.grid) {
+    found.grid = gridAt(pack.grid, place);
+    found.grids = new Map(set.transitions.map((each, t) => [each, gridAt(pack.grid, at * set.transitions.length + t)]));
+  }
+  const count = pack.utility.length / set.depths.length;
+  if (pack.path) found.path = cut(pack.path, place, pack.path.length / (count * set.transitions.length));
+  if (pack.option_counts) {
+    const [first, last] = rows(pack.option_counts);
+    const width = (last - first) / set.depths.length;
+    found.optionScores = set.depths.map((_, depth) => pack.option_scores.subarray(first + depth * width, first + (depth + 1) * width));
+  }
+  if (pack.token_counts) {
+    found.tokens = tokenPlaces(pack, rows(pack.token_counts));
+    for (const token of found.tokens) {
+      const here = token.row * set.transitions.length + set.transitions.indexOf(transition);
+      Object.assign(token, { gain: pack.token_gain[here], grid: tokenGrid(pack, here) });
+    }
+  }
+  return found;
 }
 
-function tokensOf(pack, at, t) {
-  const total = pack.token_option.length;
-  const start = sumBefore(pack.token_counts, at);
-  const width = page.meta.grid.length;
-  return Array.from({ length: pack.token_counts[at] }, (_, index) => {
-    const token = start + index;
-    const place = t * total + token;
-    return {
-      option: pack.token_option[token],
-      start: pack.token_start[token],
-      end: pack.token_end[token],
-      gain: pack.token_gain[place],
-      grid: tokenGrid(pack, place, width),
-    };
-  });
+const gridAt = (values, place) => cut(values, place, page.meta.grid.length);
+
+/** Option, place within it and characters of each reference token. */
+function tokenPlaces(pack, [first, last]) {
+  const tokens = [];
+  for (let row = first; row < last; row++) {
+    const option = pack.token_option[row];
+    const index = tokens.at(-1)?.option === option ? tokens.at(-1).index + 1 : 0;
+    tokens.push({ row, option, index, start: pack.token_start[row], end: pack.token_end[row] });
+  }
+  return tokens;
 }
 
-function tokenGrid(pack, place, width) {
-  if (pack.token_grid) return cut(pack.token_grid, place, width);
+function tokenGrid(pack, place) {
   if (!pack.token_steps) return null;
-  const levels = Int8Array.from(cut(pack.token_steps, place, width));
-  for (let i = 1; i < width; i++) levels[i] += levels[i - 1];
+  // A copy of the same type, so that sums wrap around as the differences did.
+  const levels = gridAt(pack.token_steps, place).slice();
+  for (let i = 1; i < levels.length; i++) levels[i] += levels[i - 1];
   return Float32Array.from(levels, (level) => level * pack.token_scale[place]);
+}
+
+/** The reference tokens of one question with the columns of its lens, and the texts of the vocabulary. */
+export async function lensRows(set, row) {
+  const [{ texts }, { pack, rows }] = await Promise.all([late(`${set.name}-lens`), chunkOf(set, row, "l", set.lens.chunk)]);
+  return { texts, pack, tokens: tokenPlaces(pack, rows(pack.counts)) };
 }
 
 /** φ at any scale from a stored grid: exact at its points, straight lines between them. */

@@ -96,70 +96,67 @@ function visible(text) {
 
 export const SHOWN = 12000;
 
-/** A cut that does not part a surrogate pair. */
-export function safeCut(text, length) {
-  if (text.length <= length) return text.length;
-  const code = text.charCodeAt(length - 1);
-  return code >= 0xd800 && code <= 0xdbff ? length - 1 : length;
-}
-
 /** Prose of any length; beyond the first screens it is opened on demand, because laying out a megabyte takes a while. */
 export function prose(text) {
-  const block = h("p", { class: "words-text", dir: "auto" });
-  const cut = safeCut(text, SHOWN);
-  append(block, [text.slice(0, cut)]);
-  if (cut === text.length) return block;
-  const more = h(
-    "button",
-    {
-      type: "button",
-      class: "button reveal",
-      onclick: () => {
-        append(block, [text.slice(cut)]);
-        more.remove();
-      },
-    },
-    `Show all ${text.length.toLocaleString("en")} characters`,
-  );
+  const block = h("p", { class: "words-text", dir: "auto" }, beginning(text));
+  if (text.length <= SHOWN) return block;
+  const whole = () => {
+    replace(block, text);
+    more.remove();
+  };
+  const more = h("button", { type: "button", class: "button reveal", onclick: whole }, `Show all ${text.length.toLocaleString("en")} characters`);
   return [block, more];
 }
 
-// Light or dark: what the system says, unless the reader chose.
+/** The first `SHOWN` units of a text, or one less where that would part a surrogate pair. */
+export const beginning = (text) => text.slice(0, SHOWN).replace(/[\ud800-\udbff]$/, "");
+
+// Light or dark: what the system says, unless the reader chose; the choice lasts as long as the page.
 
 const THEMES = { "": "System colours", light: "Light", dark: "Dark" };
 
-// Storage can be refused to pages opened from disk; the choice then lasts as long as the page.
-function remembered() {
-  try {
-    return localStorage.getItem("loopscope-theme") ?? "";
-  } catch {
-    return "";
-  }
-}
-
-function setTheme(name) {
-  if (name) document.documentElement.dataset.theme = name;
-  else delete document.documentElement.dataset.theme;
-  const button = byId("theme");
-  button.textContent = THEMES[name];
-  button.setAttribute("aria-label", `Colours: ${THEMES[name]}. Change`);
-  try {
-    localStorage.setItem("loopscope-theme", name);
-  } catch {
-    return;
-  }
-}
-
 export function startTheme(changed) {
   const order = Object.keys(THEMES);
-  let name = order.includes(remembered()) ? remembered() : "";
-  setTheme(name);
-  byId("theme").addEventListener("click", () => {
-    name = order[(order.indexOf(name) + 1) % order.length];
-    setTheme(name);
+  const button = byId("theme");
+  const set = (name) => {
+    if (name) document.documentElement.dataset.theme = name;
+    else delete document.documentElement.dataset.theme;
+    button.textContent = THEMES[name];
+    button.setAttribute("aria-label", `Colours: ${THEMES[name]}. Change`);
+  };
+  set("");
+  button.addEventListener("click", () => {
+    set(order[(order.indexOf(document.documentElement.dataset.theme ?? "") + 1) % order.length]);
     changed();
   });
   for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", changed);
 }
 
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+/** A button that copies a text, and says whether that worked. */
+export function copyButton(name, text, properties = {}) {
+  const button = h("button", { type: "button", class: "button copy", ...properties }, name);
+  button.addEventListener("click", async () => {
+    const copied = await copy(text);
+    announce(copied ? "Copied" : "The browser does not allow copying");
+    button.textContent = copied ? "Copied" : "Not allowed";
+    setTimeout(() => (button.textContent = name), 1500);
+  });
+  return button;
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // A page from disk may lack the clipboard; a selected field can still be copied.
+    const field = h("textarea", { class: "visually-hidden", value: text });
+    document.body.append(field);
+    field.select();
+    const copied = document.execCommand("copy");
+    field.remove();
+    return copied;
+  }
+}

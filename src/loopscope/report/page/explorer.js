@@ -12,10 +12,7 @@ export async function showExplorer(main, params) {
   await recordsReady();
   let filter = filterFromAddress(params);
   if (filter.q) await searchable();
-  const scatter = new Scatter({
-    opened: (record) => (location.hash = recordAddress(record)),
-    pointed: () => {},
-  });
+  const scatter = new Scatter((record) => (location.hash = recordAddress(record)));
   const table = new Table({
     sorted: (sort, dir) => apply({ sort, dir, from: "" }, false),
     turned: (from) => {
@@ -68,17 +65,13 @@ const COLUMNS = [
 ];
 
 class Table {
-  constructor({ sorted, turned, pointed }) {
-    this.sortBy = sorted;
-    this.turned = turned;
+  constructor(callbacks) {
+    Object.assign(this, callbacks); // sorted, turned, pointed
     this.formats = { slope: columnFormat(page.slope), gain: columnFormat(page.gain) };
-    this.pointed = pointed;
-    this.start = 0;
     this.count = h("p", { class: "soft", role: "status" });
     this.previous = h("button", { class: "button", type: "button", onclick: () => this.turn(-1) }, "Previous");
     this.next = h("button", { class: "button", type: "button", onclick: () => this.turn(1) }, "Next");
-    this.head = h("tr");
-    this.body = h("tbody");
+    [this.head, this.body] = [h("tr"), h("tbody")];
     const table = h("table", { class: "records" }, h("caption", { class: "visually-hidden" }, "Updates that pass the filters"), h("thead", {}, this.head), this.body);
     this.none = h("p", { class: "empty", hidden: true }, "No update passes these filters.");
     this.box = h(
@@ -102,11 +95,12 @@ class Table {
     const mine = column.key === sort;
     const state = mine ? (direction === "desc" ? "descending" : "ascending") : "none";
     const flip = mine && direction === "asc" ? "desc" : "asc";
+    const unit = this.formats[column.key]?.unit("").trim();
     const button = h(
       "button",
-      { type: "button", "data-sort": column.key, onclick: () => this.sortBy(column.key, flip) },
+      { type: "button", "data-sort": column.key, onclick: () => this.sorted(column.key, flip) },
       column.title,
-      this.formats[column.key]?.unit("") && h("span", { class: "unit" }, ` (${this.formats[column.key].unit("").trim()})`),
+      unit && h("span", { class: "unit" }, ` (${unit})`),
       column.name && h("span", { class: "visually-hidden" }, `, ${column.name}`),
       mine && h("span", { class: "arrow", "aria-hidden": "true" }, direction === "desc" ? " ↓" : " ↑"),
     );
@@ -120,8 +114,8 @@ class Table {
   }
 
   fill() {
-    const end = Math.min(this.start + PAGE, this.records.length);
     const all = this.records.length;
+    const end = Math.min(this.start + PAGE, all);
     this.count.textContent = all > PAGE ? `${(this.start + 1).toLocaleString("en")}–${end.toLocaleString("en")} of ${plural(all, "update")}` : plural(all, "update");
     this.previous.disabled = this.start === 0;
     this.next.disabled = end >= all;
@@ -134,16 +128,17 @@ class Table {
     const outcome = page.outcome[record];
     const where = [page.meta.runs.length > 1 && set.run.label, page.sets.length > page.meta.runs.length && set.title].filter(Boolean).join(" · ");
     const point = () => this.pointed(record);
+    const numeric = (name, text) => h("td", { class: "numeric", "data-name": name }, text);
     return h(
       "tr",
       { onmouseenter: point, onfocusin: point, onclick: (event) => open(event, record) },
       h("td", {}, h("a", { href: recordAddress(record) }, set.snippets[page.row[record]] || set.ids[page.row[record]]), where && h("span", { class: "soft small" }, where)),
       h("td", { class: "number" }, update(page.transition[record])),
       h("td", {}, h("span", { class: "kind-cell" }, swatch(outcome), SHORT[outcome], certified(page.certified[record]))),
-      h("td", { class: "numeric", "data-name": "A" }, this.formats.slope.text(page.slope[record])),
-      h("td", { class: "numeric", "data-name": "ΔU" }, this.formats.gain.text(page.gain[record])),
-      h("td", { class: "numeric", "data-name": "α̂" }, places(page.scale[record])),
-      h("td", { class: "numeric", "data-name": "α*" }, places(page.optimum[record])),
+      numeric("A", this.formats.slope.text(page.slope[record])),
+      numeric("ΔU", this.formats.gain.text(page.gain[record])),
+      numeric("α̂", places(page.scale[record])),
+      numeric("α*", places(page.optimum[record])),
     );
   }
 }

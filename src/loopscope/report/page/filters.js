@@ -57,58 +57,42 @@ export function sorted(records, sort, direction) {
 }
 
 export function select(label, value, choices, changed) {
-  const options = [["", "All"], ...choices].map(([key, text]) => h("option", { value: key }, text));
-  const box = h("select", { onchange: (event) => changed(event.target.value) }, options);
-  box.value = choices.some(([key]) => key === value) ? value : "";
+  const box = h("select", { onchange: (event) => changed(event.target.value) }, choices.map(([key, text]) => h("option", { value: key }, text)));
+  box.value = choices.some(([key]) => key === value) ? value : choices[0][0];
   return h("label", { class: "field" }, label, box);
 }
 
 export function filterBar(filter, changed) {
-  const change = (name) => (value) => changed({ [name]: value });
+  const choose = (label, name, choices) => choices.length > 1 && select(label, filter[name], [["", "All"], ...choices], (value) => changed({ [name]: value }));
   const unique = (values) => [...new Map(values).entries()];
   const runs = page.meta.runs.map((run) => [run.label, run.label === run.model ? run.model : `${run.model} (${run.label})`]);
-  const tasks = unique(page.sets.map((set) => [set.task, set.title]));
   const transitions = unique(page.sets.flatMap((set) => set.transitions.map((t) => [String(t), update(t)]))).sort((a, b) => a[0] - b[0]);
   return h(
     "form",
     { class: "filters", role: "search", "aria-label": "Filter the questions", onsubmit: (event) => event.preventDefault() },
     kindBoxes(filter, changed),
-    runs.length > 1 && select("Run", filter.run, runs, change("run")),
-    tasks.length > 1 && select("Task", filter.task, tasks, change("task")),
-    transitions.length > 1 && select("Update", filter.t, transitions, change("t")),
-    searchBox(filter, change("q")),
+    choose("Run", "run", runs),
+    choose("Task", "task", unique(page.sets.map((set) => [set.task, set.title]))),
+    choose("Update", "t", transitions),
+    searchBox(filter, (q) => changed({ q })),
   );
 }
 
 function searchBox(filter, changed) {
-  const box = h("input", { type: "search", value: filter.q, placeholder: "words of the question", spellcheck: "false" });
-  box.addEventListener("focus", () => searchable());
-  box.addEventListener("input", async () => {
+  const typed = async (event) => {
     await searchable();
-    changed(box.value);
-  });
-  return h("label", { class: "field" }, "Text", box);
+    changed(event.target.value);
+  };
+  return h("label", { class: "field" }, "Text", h("input", { type: "search", value: filter.q, placeholder: "words of the question", spellcheck: "false", oninput: typed }));
 }
 
 function kindBoxes(filter, changed) {
-  const on = filter.outcome === "" ? new Set([0, 1, 2, 3]) : new Set(filter.outcome.split(",").map(Number));
+  const on = new Set(filter.outcome === "" ? BAR_ORDER : filter.outcome.split(",").map(Number));
   const toggle = (code, checked) => {
     if (checked) on.add(code);
     else on.delete(code);
     changed({ outcome: on.size === 4 ? "" : on.size ? [...on].sort().join(",") : "none" });
   };
-  return h(
-    "fieldset",
-    { class: "kinds" },
-    h("legend", {}, "Outcome"),
-    BAR_ORDER.map((code) =>
-      h(
-        "label",
-        { class: "kind" },
-        h("input", { type: "checkbox", value: code, checked: on.has(code), onchange: (event) => toggle(code, event.target.checked) }),
-        swatch(code),
-        OUTCOMES[code],
-      ),
-    ),
-  );
+  const kind = (code) => h("label", { class: "kind" }, h("input", { type: "checkbox", value: code, checked: on.has(code), onchange: (event) => toggle(code, event.target.checked) }), swatch(code), OUTCOMES[code]);
+  return h("fieldset", { class: "kinds" }, h("legend", {}, "Outcome"), BAR_ORDER.map(kind));
 }

@@ -3,19 +3,18 @@
 import { announce, h, replace } from "./dom.js";
 import { plural } from "./numbers.js";
 import { address, note, page, questionAddress, recordsReady, textOf } from "./data.js";
+import { select } from "./filters.js";
 import { lensOf, lensOrder, lensSets, rightAt } from "./lens_data.js";
-import { lensCell } from "./lens_cell.js";
-import { lensGrid } from "./lens_grid.js";
-import { lensStrip } from "./lens_strip.js";
+import { lensCell, lensGrid } from "./lens_grid.js";
 
 const MANY = 60;
 
 /** Which tokens the map shows, by the word of the address. */
 const SHOWN = new Map([
-  ["all", { words: "all tokens", keep: () => true }],
-  ["changed", { words: "the answer changes beyond the trained depth", keep: (token, trained) => token.cells.some((cell) => cell.flip && cell.depth > trained) }],
-  ["lost", { words: "a right answer turns wrong", keep: (token) => token.cells.some((cell) => cell.flip === "lost") }],
-  ["overshot", { words: "an update overshot", keep: (token) => token.cells.some((cell) => cell.overshot) }],
+  ["all", { words: "All tokens", keep: () => true }],
+  ["changed", { words: "The answer changes beyond the trained depth", keep: (cell, trained) => cell.flip && cell.depth > trained }],
+  ["lost", { words: "A right answer turns wrong", keep: (cell) => cell.flip === "lost" }],
+  ["overshot", { words: "An update overshot", keep: (cell) => cell.overshot }],
 ]);
 
 const lensAddress = (set, row, more = {}) => address("lens", { run: set.run.label, task: set.task, id: set.ids[row], ...more });
@@ -34,7 +33,8 @@ export async function showLens(main, params) {
   if (row < 0 || row >= set.lens.questions) return void replace(main, absent(row >= 0 ? set : null));
   const [tokens, text] = await Promise.all([lensOf(set, row), textOf(set, row)]);
   const trained = Math.min(set.run.trained_depth ?? 1, set.lens.depths);
-  const state = { run: set.run.label, task: set.task, id: set.ids[row], show: params.get("show") ?? "", option: params.get("option") ?? "", token: params.get("token") ?? "", depth: params.get("depth") ?? "" };
+  const state = { run: set.run.label, task: set.task, id: set.ids[row] };
+  for (const name of ["show", "option", "token", "depth"]) state[name] = params.get(name) ?? "";
   const detail = h("aside", { class: "card lens-detail", "aria-label": "Candidates" });
   const bar = h("div", { class: "lens-bar" });
   const place = h("div", { class: "lens-place" });
@@ -50,25 +50,18 @@ export async function showLens(main, params) {
     note("lens", state);
   };
   // A long reference opens on the tokens whose answer changes, where there are any; a token of the address is shown in any case.
-  const kept = (name) => tokens.filter((token) => SHOWN.get(name).keep(token, trained));
+  const kept = (name) => tokens.filter((token) => token.cells.some((cell) => SHOWN.get(name).keep(cell, trained)));
   const usual = tokens.length > MANY && !state.token && kept("changed").length > 0 ? "changed" : "all";
   const draw = () => {
     const name = SHOWN.has(state.show) ? state.show : usual;
     const grid = lensGrid(set, kept(name), text, { show, open, all: tokens });
-    replace(bar, choices(name, kept, tokens, (next) => {
+    replace(bar, choices(name, kept, (next) => {
       Object.assign(state, { show: next, option: "", token: "", depth: "" });
       note("lens", state, { step: true });
       draw();
     }));
     replace(place, grid.box);
     grid.select(state);
-    return grid;
-  };
-  const lead = (token, depth) => {
-    if (!kept(SHOWN.has(state.show) ? state.show : usual).includes(token)) state.show = "all";
-    Object.assign(state, { option: text.options ? String(token.option) : "", token: String(token.index), depth: String(depth) });
-    note("lens", state);
-    draw();
   };
   replace(
     main,
@@ -81,7 +74,6 @@ export async function showLens(main, params) {
       h("p", { class: "soft small prompt", dir: "auto" }, h("a", { href: questionAddress(set, row, set.transitions.at(-1)) }, `${set.title} · ${set.ids[row]}`), ` · ${set.run.model}: ${set.snippets[row]}`),
     ),
     legend(tokens),
-    h("div", { class: "card lens-glance" }, lensStrip(set, tokens, lead)),
     h("div", { class: "lens-view" }, h("div", { class: "lens-main" }, bar, place), detail),
   );
   draw();
@@ -107,11 +99,9 @@ function crumbs(sets, set, order, row) {
   );
 }
 
-function choices(name, kept, tokens, change) {
+function choices(name, kept, change) {
   const offered = [...SHOWN].filter(([key]) => key === "all" || key === name || kept(key).length > 0);
-  const box = h("select", { onchange: (event) => change(event.target.value) }, offered.map(([key, { words }]) => h("option", { value: key }, `${words[0].toUpperCase()}${words.slice(1)} (${kept(key).length.toLocaleString("en")})`)));
-  box.value = name;
-  return [h("label", { class: "field" }, "Tokens at which", box), h("span", { class: "soft small", role: "status" }, name === "all" ? "" : `${kept(name).length.toLocaleString("en")} of ${plural(tokens.length, "token")}`)];
+  return select("Tokens at which", name, offered.map(([key, { words }]) => [key, `${words} (${kept(key).length.toLocaleString("en")})`]), change);
 }
 
 /** What the map shows, in two sentences. */

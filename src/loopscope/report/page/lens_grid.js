@@ -1,7 +1,8 @@
 // The map itself: a row per reference token, a column per loop, a block per option; arrows walk, Enter opens.
 
 import { h } from "./dom.js";
-import { number, plural } from "./numbers.js";
+import { number, plural, signed } from "./numbers.js";
+import { questionAddress } from "./data.js";
 import { rightAt, scoreAt } from "./lens_data.js";
 
 const STRONGEST = 58;
@@ -13,7 +14,7 @@ export function tokenPieces(text) {
   return [blank(before), middle.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/\r/g, "␍"), blank(after)];
 }
 
-export const percent = (value) => (value >= 0.9995 && value < 1 ? "> 99.9%" : value > 0 && value < 0.0005 ? "< 0.1%" : `${(100 * value).toFixed(1)}%`);
+const percent = (value) => (value >= 0.9995 && value < 1 ? "> 99.9%" : value > 0 && value < 0.0005 ? "< 0.1%" : `${(100 * value).toFixed(1)}%`);
 
 const FLIPS = { won: ["▲", "turned right"], lost: ["▼", "turned wrong"], other: ["◆", "another wrong token than before"] };
 
@@ -93,13 +94,9 @@ function line(token, trained, places) {
     token.cells.map((cell) => {
       const [mark, words] = FLIPS[cell.flip] ?? [];
       const spoken = [`after ${plural(cell.depth, "loop")} it would say “${cell.said[0].text}”`, `reference ${percent(cell.probability)}`, words, cell.overshot && "the update overshot"];
-      const element = h(
-        "td",
-        { class: ["cell", !cell.right && "wrong", cell.flip, cell.overshot && "overshot", edge(cell.depth, trained)].filter(Boolean).join(" "), tabindex: -1, "aria-label": spoken.filter(Boolean).join(", "), vars: { "--weight": `${(STRONGEST * cell.probability).toFixed(1)}%` } },
-        mark && h("span", { class: "mark" }, mark),
-        h("span", { class: "says" }, tokenPieces(cell.said[0].text)),
-        cell.overshot && h("span", { class: "mark over" }, "↷"),
-      );
+      const kinds = ["cell", !cell.right && "wrong", cell.flip, cell.overshot && "overshot", edge(cell.depth, trained)].filter(Boolean).join(" ");
+      const facts = { class: kinds, tabindex: -1, "aria-label": spoken.filter(Boolean).join(", "), vars: { "--weight": `${(STRONGEST * cell.probability).toFixed(1)}%` } };
+      const element = h("td", facts, mark && h("span", { class: "mark" }, mark), h("span", { class: "says" }, tokenPieces(cell.said[0].text)), cell.overshot && h("span", { class: "mark over" }, "↷"));
       places.push({ element, token, cell });
       return element;
     }),
@@ -133,13 +130,62 @@ function walk(table, places, show, open) {
   table.addEventListener("keydown", (event) => {
     const place = placeOf(event);
     if (place === undefined) return;
+    if (event.key === "Enter") return open(places[place].token, places[place].cell);
     const column = place % width;
-    const moves = { ArrowRight: column < width - 1 ? 1 : 0, ArrowLeft: column > 0 ? -1 : 0, ArrowDown: width, ArrowUp: -width, Home: -column, End: width - 1 - column, PageDown: 10 * width, PageUp: -10 * width };
-    if (event.key === "Enter") open(places[place].token, places[place].cell);
-    else if (!(event.key in moves)) return;
+    const sideways = { ArrowRight: 1, ArrowLeft: -1, Home: -column, End: width - 1 - column }[event.key];
+    const down = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10 }[event.key];
+    if (sideways === undefined && down === undefined) return;
     event.preventDefault();
-    const sideways = ["ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key);
-    const last = places.length - width + column;
-    if (event.key !== "Enter") places[Math.min(Math.max(place + moves[event.key], sideways ? 0 : column), sideways ? places.length - 1 : last)].element.focus();
+    const row = Math.min(Math.max((place - column) / width + (down ?? 0), 0), places.length / width - 1);
+    places[row * width + Math.min(Math.max(column + (sideways ?? 0), 0), width - 1)].element.focus();
   });
+}
+
+// One cell in full: the candidates with their probabilities, the reference's rank, the update that led there.
+
+export function lensCell(set, row, token, cell, text) {
+  const trained = set.run.trained_depth;
+  const where = !trained ? "" : cell.depth === trained ? ", the trained depth" : cell.depth > trained ? `, ${cell.depth - trained} beyond training` : "";
+  return [
+    h("h2", {}, "Token ", h("span", { class: "token-name" }, tokenPieces(token.text)), ` after ${plural(cell.depth, "loop")}`),
+    h("p", { class: "soft small" }, `Token ${token.index + 1}${text.options ? ` of option ${String.fromCharCode(65 + token.option)}` : ""}${where}`),
+    h(
+      "dl",
+      { class: "readout" },
+      h("div", {}, h("dt", {}, "Reference"), h("dd", {}, percent(cell.probability))),
+      h("div", {}, h("dt", {}, "Its rank"), h("dd", {}, cell.rank.toLocaleString("en"))),
+    ),
+    candidates(cell, token),
+    stepTo(set, row, token, cell, text),
+  ];
+}
+
+function candidates(cell, token) {
+  const list = cell.said.map(({ text, probability }, at) => ({ text, probability, rank: at + 1 }));
+  if (cell.rank > list.length) list.push({ text: token.text, probability: cell.probability, rank: cell.rank });
+  const line = ({ text, probability, rank }) =>
+    h(
+      "li",
+      { class: rank === cell.rank && "is-reference" },
+      h("span", { class: "rank soft" }, rank.toLocaleString("en")),
+      h("span", { class: "says" }, tokenPieces(text), rank === cell.rank && h("span", { class: "badge" }, "reference")),
+      h("span", { class: "share-bar", "aria-hidden": "true" }, h("span", { vars: { "--share": `${(100 * probability).toFixed(1)}%` } })),
+      h("span", { class: "number" }, percent(probability)),
+    );
+  return h("ol", { class: "candidates" }, list.map(line));
+}
+
+function stepTo(set, row, token, cell, text) {
+  const t = cell.depth - 1;
+  if (!Number.isFinite(cell.gain)) return null;
+  const name = `${t}→${cell.depth}`;
+  const words = cell.overshot
+    ? `The update ${name} overshot: it changes the reference's log probability by ${signed(cell.gain)} nats; a shorter step along it would have gained ${signed(cell.shortGain)}.`
+    : `The update ${name} changes the reference's log probability by ${signed(cell.gain)} nats.`;
+  return [
+    h("p", { class: "small" }, words),
+    set.transitions.includes(t)
+      ? h("a", { class: "button", href: questionAddress(set, row, t, { option: text.options ? token.option : "", token: token.index }) }, `Open the path of ${name}`)
+      : h("p", { class: "soft small" }, `The run does not analyse ${name}: “--transitions ${t}” does.`),
+  ];
 }

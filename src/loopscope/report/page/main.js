@@ -9,7 +9,6 @@ import { showLens } from "./lens.js";
 import { lensSets } from "./lens_data.js";
 import { showStudies } from "./studies.js";
 import { showProvenance } from "./provenance.js";
-import { showTraining } from "./training.js";
 
 // A map, because an address may hold any word: "constructor" is a property of every object.
 const VIEWS = new Map([
@@ -17,25 +16,11 @@ const VIEWS = new Map([
   ["questions", { title: "Questions", show: showExplorer }],
   ["question", { show: showQuestion }],
   ["lens", { title: "Lens", show: showLens, offered: () => lensSets().length > 0 }],
-  ["training", { title: "Training", show: showTraining, offered: () => page.meta.trainings > 0 }],
   ["studies", { title: "Studies", show: showStudies }],
   ["provenance", { title: "Provenance", show: showProvenance }],
 ]);
 
 let opened = null;
-
-/** How far each step of the history was scrolled, so that Back returns to the place that was left. */
-function rememberScroll() {
-  let waiting = null;
-  history.scrollRestoration = "manual";
-  addEventListener("scroll", () => {
-    clearTimeout(waiting);
-    const [hash, y] = [location.hash, scrollY];
-    waiting = setTimeout(() => location.hash === hash && history.replaceState({ y }, ""), 200);
-  });
-  // A link may be followed before that time is over.
-  addEventListener("click", () => history.replaceState({ y: scrollY }, ""), true);
-}
 
 async function route() {
   // The skip link is an address too; it moves the focus and opens nothing.
@@ -45,9 +30,7 @@ async function route() {
   const { title = "Question", show } = VIEWS.get(name);
   const main = byId("main");
   const turn = (opened = Symbol(name));
-  main.repaint = null;
   const stage = h("div");
-  stage.repaint = null;
   for (const link of byId("views").children) {
     const mine = link.dataset.view === name || (name === "question" && link.dataset.view === "questions");
     if (mine) link.setAttribute("aria-current", "page");
@@ -70,14 +53,14 @@ async function route() {
 async function start() {
   startTheme(() => byId("main").repaint?.());
   await load();
-  replace(
-    byId("views"),
-    [...VIEWS].filter(([, view]) => view.title && (view.offered?.() ?? true)).map(([name, view]) => h("a", { href: address(name), "data-view": name }, view.title)),
-  );
-  replace(byId("warnings"), page.meta.warnings.map((text) => h("p", { class: "warning", role: "note" }, text.split(/`([^`]*)`/).map((part, at) => (at % 2 ? h("code", {}, part) : part)))));
+  const offered = [...VIEWS].filter(([, view]) => view.title && (view.offered?.() ?? true));
+  replace(byId("views"), offered.map(([name, view]) => h("a", { href: address(name), "data-view": name }, view.title)));
+  replace(byId("warnings"), page.meta.warnings.map((text) => h("p", { class: "warning", role: "note" }, text)));
   replace(byId("foot"), `Written by loopscope ${page.meta.version}. This file holds everything it shows and loads nothing.`);
   addEventListener("hashchange", route);
-  rememberScroll();
+  // How far a view was scrolled when a link was followed, so that Back returns to that place.
+  history.scrollRestoration = "manual";
+  addEventListener("click", () => history.replaceState({ y: scrollY }, ""), true);
   await route();
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }

@@ -2,7 +2,7 @@
 
 import { chart, h, s, swatch } from "./dom.js";
 import { columnFormat, plural, scale, signed } from "./numbers.js";
-import { OUTCOMES, address, page, update } from "./data.js";
+import { OUTCOMES, address, manyOf, page, update } from "./data.js";
 import { EDGE, pathPlot } from "./path_plot.js";
 
 export function openingPart() {
@@ -27,7 +27,7 @@ export function openingPart() {
         "p",
         { class: "row" },
         h("a", { class: "button strong", href: question }, "Open this question"),
-        alike > 1 && h("a", { class: "button", href: others }, swatch(code), ` All ${alike.toLocaleString("en")} ${OUTCOMES[code].replace(/failure$/, "failures")} of ${update(opening.transition)}`),
+        alike > 1 && h("a", { class: "button", href: others }, swatch(code), ` All ${alike.toLocaleString("en")} ${manyOf(OUTCOMES[code])} of ${update(opening.transition)}`),
       ),
     ),
     h(
@@ -56,6 +56,7 @@ function picture(set, opening) {
       points: opening.stored ? curve : [],
       range: roomyRange(opening.path, height, width > WIDE),
       height,
+      ruled: false, // no line crosses the words
       title: "change of log probability",
       across: width > WIDE ? "share α of the update that is taken: 0 = none, 1 = all of it" : "share α of the update",
       under: (frame) => sides(frame, opening, peak),
@@ -89,17 +90,16 @@ function annotations(width, { x, y }, opening, best, peak) {
   const wide = width > WIDE;
   const format = columnFormat([peak, opening.gain]);
   const nats = (value) => `${format.whole(value)} nats`;
-  const note = (at, lines, anchor, dy, fill) =>
-    lines.map((text, i) => s("text", { x: at[0], y: at[1] + dy + 16 * i, "text-anchor": anchor, class: "note", ...(fill && { fill }) }, text));
+  const note = (at, top, lines, anchor) => lines.map((text, i) => s("text", { x: at, y: top + 16 * i, "text-anchor": anchor, class: "note" }, text));
   const dot = (alpha, value, fill) => s("circle", { cx: x(alpha), cy: y(value), r: 6, fill, stroke: "var(--surface)", "stroke-width": 2 });
-  const [endFill, bestFill] = [opening.gain < 0 ? "var(--finite)" : "var(--up)", "var(--up)"];
-  const parts = [];
+  const parts = [dot(1, opening.gain, opening.gain < 0 ? "var(--finite)" : "var(--up)")];
+  const end = wide ? [`the model takes the whole step: ${nats(opening.gain)}`] : ["the whole step:", nats(opening.gain)];
+  parts.push(note(x(1) - (wide ? 12 : 4), y(opening.gain) + 25, end, "end"));
   if (peak > 0 && best < 1) {
     const left = x(best) < width * 0.3;
-    parts.push(dot(best, peak, bestFill), note([left ? Math.max(x(best), x(0) + 4) : x(best), y(peak)], wide ? [`best at ${scale(best)} of the step: ${nats(peak)}`] : [`best at ${scale(best)}:`, `${nats(peak)}`], left ? "start" : "middle", wide ? -14 : -28));
+    const top = wide ? [`best at ${scale(best)} of the step: ${nats(peak)}`] : [`best at ${scale(best)}:`, nats(peak)];
+    parts.push(dot(best, peak, "var(--up)"), note(left ? x(0) + 4 : x(best), y(peak) - (wide ? 14 : 28), top, left ? "start" : "middle"));
   }
-  const end = [`the model takes the whole step: ${nats(opening.gain)}`];
-  parts.push(dot(1, opening.gain, endFill), note([x(1) - (wide ? 12 : 4), y(opening.gain)], wide ? end : ["the whole step:", `${nats(opening.gain)}`], "end", wide ? 26 : 24));
   return parts;
 }
 
@@ -115,15 +115,9 @@ export function findings() {
       {},
       page.sets.map((set) => {
         const entry = set.overview.updates[set.overview.leading];
-        const name = page.sets.some((other) => other !== set && other.run.model === set.run.model && other.title === set.title) ? `${set.run.model} (${set.run.label})` : set.run.model;
-        return h(
-          "li",
-          {},
-          h("strong", {}, `${name} on ${set.title}. `),
-          set.overview.finding,
-          " ",
-          h("a", { href: address("questions", { run: set.run.label, task: set.task, t: entry.transition }) }, `${plural(entry.n, "question")} of ${entry.update}`),
-        );
+        const alike = page.sets.some((other) => other !== set && other.run.model === set.run.model && other.title === set.title);
+        const link = address("questions", { run: set.run.label, task: set.task, t: entry.transition });
+        return h("li", {}, h("strong", {}, `${set.run.model}${alike ? ` (${set.run.label})` : ""} on ${set.title}. `), set.overview.finding, " ", h("a", { href: link }, `${plural(entry.n, "question")} of ${entry.update}`));
       }),
     ),
   );

@@ -2,7 +2,7 @@
 
 import { h, replace, swatch } from "./dom.js";
 import { axisFormat, columnFormat, linear, plural, share, ticks } from "./numbers.js";
-import { BAR_ORDER, OUTCOMES, address, note, page } from "./data.js";
+import { BAR_ORDER, OUTCOMES, address, manyOf, note, page } from "./data.js";
 import { depthPlots } from "./depth_plot.js";
 import { findings, openingPart } from "./opening.js";
 
@@ -14,25 +14,23 @@ export function showOverview(main, params) {
 
 /** What the bars mean, once. */
 function barLegend() {
-  return h("p", { class: "bar-legend" }, "Each bar is all questions of one update: ", BAR_ORDER.map((code) => h("span", {}, swatch(code), OUTCOMES[code].replace(/failure$/, "failures"))));
+  return h("p", { class: "bar-legend" }, "Each bar is all questions of one update: ", BAR_ORDER.map((code) => h("span", {}, swatch(code), manyOf(OUTCOMES[code]))));
 }
 
 /** One task; its runs share the chosen update and every axis. */
 function taskPart(title, chosen) {
   const sets = page.sets.filter((set) => set.title === title);
   const { task, kind } = sets[0];
-  const asked = Number(chosen[task] ?? NaN);
-  const cards = sets.map((set) => new Card(set, sets));
   const choose = (transition) => cards.forEach((card) => card.choose(transition));
-  for (const card of cards) {
-    card.changed = (transition) => {
+  const cards = sets.map((set) =>
+    setCard(set, sets, (transition) => {
       choose(transition);
       chosen[task] = transition;
       note("overview", chosen, { step: true });
-    };
-  }
-  const first = sets.some((set) => set.transitions.includes(asked)) ? asked : leading(sets);
-  choose(first);
+    }),
+  );
+  const asked = Number(chosen[task] ?? NaN);
+  choose(sets.some((set) => set.transitions.includes(asked)) ? asked : leading(sets));
   return h(
     "section",
     { class: "set" },
@@ -47,60 +45,50 @@ function leading(sets) {
   return entries.reduce((best, entry) => (entry.outcomes[3].count > best.outcomes[3].count ? entry : best)).transition;
 }
 
-class Card {
-  constructor(set, sets) {
-    this.set = set;
-    this.sets = sets;
-    this.details = h("div", { class: "stack" });
-    this.facts = h("table", { class: "shares" });
-    this.radios = new Map();
-    const { depth } = set.overview;
-    const wide = sets.length === 1;
-    this.box = h(
-      "article",
-      { class: `card set-card${wide ? " wide" : ""}`, "aria-label": `${set.run.model} on ${set.title}` },
-      h(
-        "header",
-        {},
-        h("h3", {}, set.run.model),
-        set.run.random && h("span", { class: "badge loud" }, "random weights"),
-        set.run.toy && h("span", { class: "badge" }, "toy model"),
-        set.run.label !== set.run.model && h("span", { class: "soft small" }, set.run.label),
-        h("span", { class: "soft small" }, set.questions < set.expected ? `${set.questions.toLocaleString("en")} of ${plural(set.expected, "question")} so far` : plural(set.questions, "question")),
-      ),
-      h("div", { class: "stack" }, depth && depthPart(set, sets, depth), this.picker(), this.facts),
-      this.details,
-    );
-  }
+/** One run on one task; `choose` opens another of its updates. */
+function setCard(set, sets, changed) {
+  const { run, questions, expected, overview } = set;
+  const details = h("div", { class: "stack" });
+  const facts = h("table", { class: "shares" });
+  const radio = (entry) => h("input", { type: "radio", name: `update-${set.name}`, value: entry.transition, onchange: () => changed(entry.transition) });
+  const radios = new Map(overview.updates.map((entry) => [entry, radio(entry)]));
+  const box = h(
+    "article",
+    { class: `card set-card${sets.length === 1 ? " wide" : ""}`, "aria-label": `${run.model} on ${set.title}` },
+    h(
+      "header",
+      {},
+      h("h3", {}, run.model),
+      run.random && h("span", { class: "badge loud" }, "random weights"),
+      run.toy && h("span", { class: "badge" }, "toy model"),
+      run.label !== run.model && h("span", { class: "soft small" }, run.label),
+      h("span", { class: "soft small" }, questions < expected ? `${questions.toLocaleString("en")} of ${plural(expected, "question")} so far` : plural(questions, "question")),
+    ),
+    h("div", { class: "stack" }, overview.depth && depthPart(set, sets, overview.depth), picker(sets, radios), facts),
+    details,
+  );
+  const choose = (transition) => {
+    const entry = overview.updates.find((candidate) => candidate.transition === transition) ?? overview.updates[overview.leading];
+    radios.get(entry).checked = true;
+    replace(details, updateDetails(set, sets, entry));
+    replace(facts, factRows(entry));
+  };
+  return { box, choose };
+}
 
-  picker() {
-    const name = `update-${this.set.name}`;
-    const { updates } = this.set.overview;
-    const format = columnFormat(this.sets.flatMap((set) => set.overview.updates.map((entry) => entry.steps[0].value)));
-    return h(
-      "fieldset",
-      { class: "updates" },
-      h("legend", { class: "section-title" }, "Outcomes and mean gain by update"),
-      h("p", { class: "update heads soft small", "aria-hidden": "true" }, h("span", {}, "update"), h("span", {}, "share of the questions"), h("span", { class: "number" }, `mean gain, ${format.unit("nats")}`)),
-      updates.map((entry) => {
-        const radio = h("input", { type: "radio", name, value: entry.transition, onchange: () => this.changed(entry.transition) });
-        this.radios.set(entry.transition, radio);
-        return h("label", { class: "update" }, radio, h("span", { class: "name" }, entry.update), outcomeBar(entry.outcomes), h("span", { class: "number" }, format.text(entry.steps[0].value)));
-      }),
-    );
-  }
-
-  choose(transition) {
-    const { updates } = this.set.overview;
-    const entry = updates.find((candidate) => candidate.transition === transition) ?? updates[this.set.overview.leading];
-    this.radios.get(entry.transition).checked = true;
-    replace(this.details, updateDetails(this.set, this.sets, entry));
-    replace(this.facts, factRows(entry));
-  }
+function picker(sets, radios) {
+  const format = columnFormat(sets.flatMap((set) => set.overview.updates.map((entry) => entry.steps[0].value)));
+  return h(
+    "fieldset",
+    { class: "updates" },
+    h("legend", { class: "section-title" }, "Outcomes and mean gain by update"),
+    h("p", { class: "update heads soft small", "aria-hidden": "true" }, h("span", {}, "update"), h("span", {}, "share of the questions"), h("span", { class: "number" }, `mean gain, ${format.unit("nats")}`)),
+    [...radios].map(([entry, radio]) => h("label", { class: "update" }, radio, h("span", { class: "name" }, entry.update), outcomeBar(entry.outcomes), h("span", { class: "number" }, format.text(entry.steps[0].value)))),
+  );
 }
 
 function depthPart(set, sets, depth) {
-  const label = `Mean utility of ${set.run.model} on ${set.title} over depths ${depth.depths.join(", ")}. ${depth.words}`;
+  const label = `Mean utility of ${set.run.model} on ${set.title} by depth. ${depth.words}`;
   const ends = sets.flatMap(({ overview }) => overview.depth?.means.flatMap((mean) => [mean.low ?? mean.value, mean.high ?? mean.value]) ?? []);
   const range = sets.length > 1 ? [Math.min(...ends), Math.max(...ends)] : undefined;
   return h("div", {}, h("h4", { class: "section-title" }, "Mean utility by depth"), depthPlots({ label, range, ...depth }), h("p", { class: "finding" }, depth.words));
@@ -115,40 +103,15 @@ function outcomeBar(shares) {
   );
 }
 
-/** "failures" for more than one; the other classes are adjectives. */
-const outcomes = (label) => label.replace(/failure$/, "failures");
-
 function updateDetails(set, sets, entry) {
   const alike = sets.map((other) => other.overview.updates.find((candidate) => candidate.transition === entry.transition)).filter(Boolean);
+  const titled = (title, ...content) => h("div", {}, h("h4", { class: "section-title" }, title), content);
+  const link = (code) => address("questions", { run: set.run.label, task: set.task, t: entry.transition, outcome: code });
+  const line = (code, outcome) => h("li", {}, swatch(code), h("a", { href: link(code) }, plural(outcome.count, outcome.label, manyOf(outcome.label))), h("span", { class: "soft small number", title: between(outcome) }, share(outcome.value)));
   return [
-    h(
-      "div",
-      {},
-      h("h4", { class: "section-title" }, `Outcomes of ${entry.update}`),
-      h(
-        "ul",
-        { class: "outcomes" },
-        BAR_ORDER.map((code) => {
-          const outcome = entry.outcomes[code];
-          const link = address("questions", { run: set.run.label, task: set.task, t: entry.transition, outcome: code });
-          return h(
-            "li",
-            {},
-            swatch(code),
-            h("a", { href: link }, plural(outcome.count, outcome.label, outcomes(outcome.label))),
-            h("span", { class: "soft small number", title: between(outcome) }, share(outcome.value)),
-          );
-        }),
-      ),
-    ),
-    h("div", {}, h("h4", { class: "section-title" }, `Mean gain of ${entry.update} by length of step`), stepGroups(entry.steps, alike.flatMap((each) => each.steps))),
-    entry.bounded &&
-      h(
-        "div",
-        {},
-        h("h4", { class: "section-title" }, `The same where a safe step exists: ${entry.bounded.n} of ${plural(entry.n, "question")}, A > 0 and Q < 0`),
-        stepGroups(entry.bounded.steps, alike.flatMap((each) => each.bounded?.steps ?? [])),
-      ),
+    titled(`Outcomes of ${entry.update}`, h("ul", { class: "outcomes" }, BAR_ORDER.map((code) => line(code, entry.outcomes[code])))),
+    titled(`Mean gain of ${entry.update} by length of step`, stepGroups(entry.steps, alike.flatMap((each) => each.steps))),
+    entry.bounded && titled(`The same where a safe step exists: ${entry.bounded.n} of ${plural(entry.n, "question")}, A > 0 and Q < 0`, stepGroups(entry.bounded.steps, alike.flatMap((each) => each.bounded?.steps ?? []))),
   ];
 }
 
@@ -169,7 +132,7 @@ function stepGroups(steps, shown) {
 function stepLine(step, range, format) {
   return h(
     "div",
-    { class: "step", title: page.meta.explained.steps[step.key] },
+    { class: "step", title: page.meta.explained.steps[step.key][1] },
     h("dt", {}, step.label),
     h("dd", { class: "strip" }, track(step, range)),
     h("dd", { class: "value number" }, step.value === null ? "—" : format.text(step.value), step.low !== null && h("span", { class: "between" }, ` ${format.text(step.low)} to ${format.text(step.high)}`)),
@@ -200,24 +163,22 @@ function factRows(entry) {
 
 function sharedRange(entries) {
   const ends = entries.flatMap((entry) => [entry.low, entry.high, entry.value, 0]).filter((value) => value !== null);
-  const low = Math.min(...ends);
-  const high = Math.max(...ends);
+  const [low, high] = [Math.min(...ends), Math.max(...ends)];
   const pad = (high - low || 1) * 0.04;
   return [low - pad, high + pad];
 }
 
 const placeOf = ([low, high]) => (value) => `${linear(low, high, 0, 100)(value)}%`;
 
-function track(entry, range) {
+function track({ value, low, high }, range) {
   const at = placeOf(range);
-  const box = h("div", { class: "track", "aria-hidden": "true" });
-  box.append(h("span", { class: "zero", vars: { left: at(0) } }));
-  if (entry.low !== null) {
-    const right = 100 - parseFloat(at(entry.high));
-    box.append(h("span", { class: "range", vars: { left: at(entry.low), right: `${right}%` } }));
-  }
-  if (entry.value !== null) box.append(h("span", { class: "dot", vars: { left: at(entry.value) } }));
-  return box;
+  return h(
+    "div",
+    { class: "track", "aria-hidden": "true" },
+    h("span", { class: "zero", vars: { left: at(0) } }),
+    low !== null && h("span", { class: "range", vars: { left: at(low), right: `${100 - parseFloat(at(high))}%` } }),
+    value !== null && h("span", { class: "dot", vars: { left: at(value) } }),
+  );
 }
 
 /** The axis under the intervals. */
@@ -236,8 +197,10 @@ function axis(range) {
 /** What the words of this view mean, once for all cards. */
 function reading() {
   const { explained, level } = page.meta;
-  const labels = new Map(page.sets.flatMap((set) => set.overview.updates.flatMap((entry) => [...entry.steps, ...(entry.bounded?.steps ?? [])].map((step) => [step.key, step.label]))));
-  const facts = new Set(page.sets.flatMap((set) => set.overview.updates.flatMap((entry) => entry.facts.map((fact) => fact.key))));
+  const entries = page.sets.flatMap((set) => set.overview.updates);
+  const steps = new Set(entries.flatMap((entry) => [...entry.steps, ...(entry.bounded?.steps ?? [])].map((step) => step.key)));
+  const facts = new Set(entries.flatMap((entry) => entry.facts.map((fact) => fact.key)));
+  const terms = (named, used) => Object.entries(named).filter(([key]) => used.has(key)).map(([, [name, words]]) => [h("dt", {}, name), h("dd", {}, words)]);
   return h(
     "section",
     { class: "how-to-read", "aria-label": "How to read this" },
@@ -249,11 +212,6 @@ function reading() {
       "Utilities are in nats: the log probability of the reference, a mean over its tokens, or that of the right option among all. Slope A and curvature Q are its derivatives along the update: they need the reference answer, so they explain steps and do not choose them. ",
       `Ranges are ${Math.round(level * 100)}% intervals over questions.`,
     ),
-    h(
-      "dl",
-      { class: "terms" },
-      Object.entries(explained.steps).filter(([key]) => labels.has(key)).map(([key, words]) => [h("dt", {}, labels.get(key)), h("dd", {}, words)]),
-      Object.entries(explained.facts).filter(([key]) => facts.has(key)).map(([, [name, words]]) => [h("dt", {}, name), h("dd", {}, words)]),
-    ),
+    h("dl", { class: "terms" }, terms(explained.steps, steps), terms(explained.facts, facts)),
   );
 }

@@ -5,16 +5,18 @@ import { axisFormat, linear, scale, ticks } from "./numbers.js";
 
 export const EDGE = { left: 62, right: 16, bottom: 44 };
 const LINE = 15;
-const JOIN = 9;
+const NAME = 32;
 
 let drawn = 0;
 
 /** What is drawn: a curve of [α, φ] pairs on a part of the axis, with whatever else is known of it.
  * `named` are scales {symbol, words, value, fill}; `under` and `over` are what the caller draws before and after. */
-export function pathPlot(width, { curve, points = [], A, Q, height, domain = [0, 1], range, named = [], safeEnd, bounds, under = () => [], over = () => [], title = "gain φ(α)", across = "share α of the update" }) {
+export function pathPlot(width, { curve, points = [], A, Q, height, domain = [0, 1], range, named = [], safeEnd, bounds, under = () => [], over = () => [], title = "gain φ(α)", across = "share α of the update", ruled = true }) {
   const x = linear(...domain, EDGE.left, width - EDGE.right);
-  const labels = placed(named.filter(({ value }) => value >= domain[0] && value <= domain[1]), x, width);
-  const top = 12 + LINE * (1 + Math.max(-1, ...labels.map((label) => label.line)));
+  const marks = named.filter(({ value }) => value >= domain[0] && value <= domain[1]).sort((a, b) => a.value - b.value);
+  // A name that would touch the one before it stands on the next line.
+  marks.forEach((mark, i) => (mark.line = i && x(mark.value) - x(marks[i - 1].value) < NAME ? marks[i - 1].line + 1 : 0));
+  const top = 12 + LINE * (1 + Math.max(-1, ...marks.map((mark) => mark.line)));
   const bottom = height - EDGE.bottom;
   const y = linear(...range, bottom, top);
   const frame = { x: EDGE.left, y: top, width: width - EDGE.left - EDGE.right, height: bottom - top };
@@ -30,21 +32,21 @@ export function pathPlot(width, { curve, points = [], A, Q, height, domain = [0,
     { viewBox: `0 0 ${width} ${height}`, height },
     under({ x, y, top, bottom }),
     s("defs", {}, s("clipPath", { id: clip }, s("rect", { ...frame, height: frame.height + 2 }))),
-    axes(width, { x, y, range, domain, top, bottom, title, across }),
-    labels.map((label) => guide(label, top, bottom)),
+    axes(width, { x, y, range, domain, top, bottom, title, across, ruled }),
+    marks.map((mark) => guide(mark, x(mark.value), top - 6 - LINE * mark.line, bottom)),
     inside,
     over({ x, y, top, bottom }),
   );
 }
 
-function axes(width, { x, y, range, domain, top, bottom, title, across }) {
+function axes(width, { x, y, range, domain, top, bottom, title, across, ruled }) {
   const values = ticks(...range, 5);
   const format = axisFormat(values);
   const along = ticks(...domain, 4);
   const alphas = axisFormat(along);
   return [
     values.map((value) => [
-      s("line", { x1: EDGE.left, x2: width - EDGE.right, y1: y(value), y2: y(value), stroke: "var(--line)" }),
+      ruled && s("line", { x1: EDGE.left, x2: width - EDGE.right, y1: y(value), y2: y(value), stroke: "var(--line)" }),
       s("text", { x: EDGE.left - 8, y: y(value) + 4, "text-anchor": "end" }, format.text(value)),
     ]),
     s("line", { x1: EDGE.left, x2: width - EDGE.right, y1: y(0), y2: y(0), stroke: "var(--line-strong)", "stroke-width": 1.4 }),
@@ -68,33 +70,13 @@ function boundBand(A, { L_D, mu }, x, y) {
   return s("polygon", { points: [...steps.map(at(mu)), ...steps.map(at(L_D)).reverse()].join(" "), fill: "var(--band)" });
 }
 
-/** Names of scales above the plot: those at one place share a name, and no name touches another. */
-function placed(named, x, width) {
-  const groups = [];
-  for (const mark of [...named].sort((a, b) => a.value - b.value)) {
-    const last = groups.at(-1);
-    if (last && x(mark.value) - last.at < JOIN) last.marks.push(mark);
-    else groups.push({ at: x(mark.value), marks: [mark] });
-  }
-  const ends = [];
-  return groups.map(({ at, marks }) => {
-    const text = marks.map((mark) => mark.symbol).join(", ");
-    const half = 4 * text.length + 4;
-    const middle = Math.min(Math.max(at, half), width - half);
-    let line = 0;
-    while ((ends[line] ?? -Infinity) > middle - half) line++;
-    ends[line] = middle + half;
-    return { at, middle, text, line, fill: marks.length > 1 ? "var(--ink)" : marks[0].fill, words: marks.map((mark) => `${mark.words}: ${scale(mark.value)}`).join("; ") };
-  });
-}
-
-function guide({ at, middle, text, line, fill, words }, top, bottom) {
-  const y = top - 6 - LINE * line;
+/** A dashed line at a scale, and its name above the plot on a line of its own. */
+function guide({ symbol, words, value, fill }, at, y, bottom) {
   return s(
     "g",
     { class: "named" },
     s("line", { x1: at, x2: at, y1: y + 4, y2: bottom, stroke: fill, "stroke-width": 1, "stroke-dasharray": "2 3" }),
-    s("text", { x: middle, y, "text-anchor": "middle", class: "mark" }, text, s("title", {}, words)),
+    s("text", { x: at, y, "text-anchor": "middle", class: "mark" }, symbol, s("title", {}, `${words}: ${scale(value)}`)),
   );
 }
 

@@ -2,11 +2,11 @@
 
 import { certified, h, prose, replace, swatch } from "./dom.js";
 import { columnFormat, number, scale, signed } from "./numbers.js";
-import { BAR_ORDER, OUTCOMES, address, detailsOf, gridsOf, note, page, questionAddress, recordAddress, recordAt, recordsReady, textOf, update } from "./data.js";
+import { BAR_ORDER, OUTCOMES, address, detailsOf, note, page, questionAddress, recordAddress, recordAt, recordsReady, textOf, update } from "./data.js";
 import { depthPlots, pathsPlot } from "./depth_plot.js";
 import { filterValues } from "./filters.js";
 import { explorer } from "./explorer.js";
-import { optionCards, retint, tintKey, tintRange, tokenStrip, tokenText } from "./tokens.js";
+import { optionCards, retint, tinted, tintKey, tintRange } from "./tokens.js";
 import { namedScales, stepPanels } from "./path.js";
 import { chosenToken } from "./chosen_token.js";
 
@@ -19,7 +19,7 @@ export async function showQuestion(main, params) {
     replace(main, h("div", { class: "intro" }, h("h1", {}, "No such question"), h("p", {}, "This page holds no update at that address. ", h("a", { href: "#/questions" }, "All questions"))));
     return;
   }
-  const [text, details, grids] = await Promise.all([textOf(set, row), detailsOf(set, row, transition), gridsOf(set, row)]);
+  const [text, details] = await Promise.all([textOf(set, row), detailsOf(set, row, transition)]);
   const record = recordAt(set, row, transition);
   const given = params.has("alpha") ? Number(params.get("alpha")) : 1;
   const alpha = given >= 0 && given <= 1 ? given : 1;
@@ -45,54 +45,32 @@ export async function showQuestion(main, params) {
       h("p", { class: "where soft" }, h("strong", {}, set.run.model), ` · run ${set.run.label} · loop ${update(transition)}`),
       h("p", { class: "verdict" }, verdict(record, details), " ", certified(page.certified[record])),
       updateChips(set, row, transition),
-      otherRuns(set, row),
     ),
-    h("div", { class: "question" }, h("div", { class: "column" }, words, numbers, depthPanel(set, details, grids, row, transition)), h("div", { class: "column path-column" }, step)),
+    h("div", { class: "question" }, h("div", { class: "column" }, words, numbers, depthPanel(set, details, row, transition)), h("div", { class: "column path-column" }, step)),
   );
-  main.repaint = () => {};
 }
 
 /** Question and reference or options; `follow` moves what depends on the scale and is no token. */
 function wordsPanel(set, details, text, transition, marks) {
-  const parts = [h("h2", {}, "Question"), prose(text.prompt)];
-  let follow = () => {};
+  const panel = (title, ...parts) => h("section", { class: "card panel words-panel", "aria-label": "Question and reference" }, h("h2", {}, "Question"), prose(text.prompt), h("h3", {}, title), parts);
   if (text.options) {
     const cards = optionCards(set, details, text, transition, marks);
-    follow = cards.follow;
-    parts.push(h("h3", {}, "Options"), cards.block);
-  } else {
-    const shown = tokenText(text.reference ?? "", details.tokens ?? []);
-    parts.push(h("h3", {}, "Reference solution"));
-    if (shown) {
-      marks.push(...shown.marks);
-      parts.push(shown.block);
-    } else {
-      parts.push(prose(text.reference ?? ""));
-      if (details.tokens?.length) {
-        const strip = tokenStrip(details.tokens);
-        marks.push(...strip.marks);
-        parts.push(h("p", { class: "soft small" }, "Its tokens in order; the run does not say where in the text they stand."), strip.block);
-      }
-    }
+    return { panel: panel("Options", cards.block), follow: cards.follow };
   }
-  return { panel: h("section", { class: "card panel words-panel", "aria-label": "Question and reference" }, parts), follow };
+  return { panel: panel("Reference solution", tinted(text.reference ?? "", details.tokens ?? [], marks)), follow: () => {} };
 }
 
 /** What happened, in a sentence. */
 function verdict(record, details) {
-  const [A, gain, predicted, best] = [page.slope[record], page.gain[record], page.scale[record], namedScales(record, details)[1].value];
-  const foreseen = `The quadratic model, made from the reference's own utility, would have stopped at ${scale(predicted)}`;
-  const measured = Number.isFinite(best) ? `; the best scale is ${scale(best)}.` : ".";
-  switch (page.outcome[record]) {
-    case 0:
-      return `Progress: the update raises the utility by ${number(gain)} nats.${best < 1 ? ` It would have gained most at scale ${scale(best)}.` : ""}`;
-    case 1:
-      return "Neutral: the utility is the same at both ends.";
-    case 2:
-      return `Directional failure: the update starts ${A < 0 ? "downhill" : "level"} and ends ${number(-gain)} nats lower. The direction was wrong from the first step.`;
-    default:
-      return `Finite-step failure: the update starts uphill and ends ${number(-gain)} nats lower. The direction was right, the step too long. ${foreseen}${measured}`;
-  }
+  const { predicted, best } = namedScales(record, details);
+  const [A, gain] = [page.slope[record], page.gain[record]];
+  const measured = Number.isFinite(best.value) ? `; the best scale is ${scale(best.value)}.` : ".";
+  return [
+    `Progress: the update raises the utility by ${number(gain)} nats.${best.value < 1 ? ` It would have gained most at scale ${scale(best.value)}.` : ""}`,
+    "Neutral: the utility is the same at both ends.",
+    `Directional failure: the update starts ${A < 0 ? "downhill" : "level"} and ends ${number(-gain)} nats lower. The direction was wrong from the first step.`,
+    `Finite-step failure: the update starts uphill and ends ${number(-gain)} nats lower. The direction was right, the step too long. The quadratic model, made from the reference's own utility, would have stopped at ${scale(predicted.value)}${measured}`,
+  ][page.outcome[record]];
 }
 
 function crumbs(record) {
@@ -127,24 +105,12 @@ function updateChips(set, row, transition) {
   );
 }
 
-/** The same question in the other runs of the page. */
-function otherRuns(set, row) {
-  const others = page.sets.filter((other) => other !== set && other.task === set.task && other.ids.includes(set.ids[row]));
-  if (!others.length) return null;
-  return h(
-    "p",
-    { class: "soft" },
-    "The same question: ",
-    others.map((other, at) => [at > 0 && ", ", h("a", { href: questionAddress(other, other.ids.indexOf(set.ids[row]), other.transitions.at(-1)) }, `${other.run.model} (${other.run.label})`)]),
-  );
-}
-
-function depthPanel(set, details, grids, row, transition) {
+function depthPanel(set, details, row, transition) {
   const means = Array.from(details.utility, (value) => ({ value, low: null }));
   const paths = set.transitions.map((t) => {
     const record = recordAt(set, row, t);
     const words = `${update(t)}: ${OUTCOMES[page.outcome[record]]}, ${signed(page.gain[record])} nats`;
-    return { transition: t, before: page.before[record], grid: grids?.get(t) ?? [0, page.gain[record]], outcome: page.outcome[record], href: questionAddress(set, row, t), words };
+    return { transition: t, before: page.before[record], grid: details.grids?.get(t) ?? [0, page.gain[record]], outcome: page.outcome[record], href: questionAddress(set, row, t), words };
   });
   return h(
     "section",

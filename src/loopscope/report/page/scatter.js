@@ -9,9 +9,8 @@ const STEPS = new Map([["ArrowRight", 1], ["ArrowDown", 1], ["ArrowLeft", -1], [
 const EDGE = { left: 58, right: 14, top: 12, bottom: 46 };
 
 export class Scatter {
-  constructor({ opened, pointed }) {
+  constructor(opened) {
     this.opened = opened;
-    this.pointed = pointed;
     this.records = new Uint32Array(0);
     this.hovered = -1;
     this.canvas = h("canvas", {
@@ -44,9 +43,8 @@ export class Scatter {
 
   /** Where every point stands; made anew when the records or the size change. */
   place(width, height) {
-    const sizes = (name) => Float32Array.from(this.records, (record) => Math.abs(page[name][record]));
     const axis = (name, from, to) => {
-      const values = sizes(name);
+      const values = Float32Array.from(this.records, (record) => Math.abs(page[name][record]));
       const threshold = symlogThreshold(values);
       const limit = values.reduce((most, value) => Math.max(most, value), threshold);
       const end = symlog(limit, threshold) * 1.04;
@@ -85,15 +83,17 @@ export class Scatter {
     paint.fillRect(x.at(0), y.at(0), right - x.at(0), bottom - y.at(0));
     paint.fillStyle = colour("soft");
     paint.textAlign = "center";
-    for (const { tick, at } of spaced(x, 34)) {
+    const rule = (tick, ...ends) => {
       paint.strokeStyle = colour(tick.value === 0 ? "line-strong" : "line");
-      line(paint, at, EDGE.top, at, bottom);
+      paint.stroke(new Path2D(`M${ends[0]},${ends[1]} L${ends[2]},${ends[3]}`));
+    };
+    for (const { tick, at } of spaced(x, 34)) {
+      rule(tick, at, EDGE.top, at, bottom);
       paint.fillText(tick.text, at, bottom + 16);
     }
     paint.textAlign = "right";
     for (const { tick, at } of spaced(y, 14)) {
-      paint.strokeStyle = colour(tick.value === 0 ? "line-strong" : "line");
-      line(paint, EDGE.left, at, right, at);
+      rule(tick, EDGE.left, at, right, at);
       paint.fillText(tick.text, EDGE.left - 8, at + 4);
     }
     paint.textAlign = "center";
@@ -123,25 +123,20 @@ export class Scatter {
   ring(paint, index) {
     paint.strokeStyle = colour("ink");
     paint.lineWidth = 2;
-    paint.beginPath();
-    paint.arc(this.layout.xs[index], this.layout.ys[index], 8, 0, 2 * Math.PI);
-    paint.stroke();
+    const shape = new Path2D();
+    shape.arc(this.layout.xs[index], this.layout.ys[index], 8, 0, 2 * Math.PI);
+    paint.stroke(shape);
   }
 
-  /** The nearest point within reach; failures win over the crowd beneath them. */
+  /** The nearest point within reach; of points at one place the failure, which is drawn last. */
   pick(event) {
-    if (!this.layout) return -1;
+    const { xs, ys } = this.layout;
     const frame = this.canvas.getBoundingClientRect();
     const [px, py] = [event.clientX - frame.left, event.clientY - frame.top];
-    const { xs, ys } = this.layout;
-    let best = -1;
-    let nearest = REACH * REACH;
+    let [best, nearest] = [-1, REACH * REACH];
     for (let i = 0; i < xs.length; i++) {
-      const distance = (xs[i] - px) ** 2 + (ys[i] - py) ** 2;
-      if (distance < nearest || (distance === nearest && best >= 0 && page.outcome[this.records[i]] > page.outcome[this.records[best]])) {
-        nearest = distance;
-        best = i;
-      }
+      const distance = (xs[i] - px) ** 2 + (ys[i] - py) ** 2 - page.outcome[this.records[i]] * 1e-3;
+      if (distance < nearest) [best, nearest] = [i, distance];
     }
     return best;
   }
@@ -152,18 +147,11 @@ export class Scatter {
     this.canvas.classList.toggle("pointing", index >= 0);
     this.draw();
     this.tip.hidden = index < 0;
-    this.pointed(index < 0 ? -1 : this.records[index]);
     if (index < 0) return;
     replace(this.tip, tipText(this.records[index]));
     const { xs, ys, width, height } = this.layout;
-    const right = xs[index] > width / 2;
-    const low = ys[index] > height / 2;
-    Object.assign(this.tip.style, {
-      left: right ? "auto" : `${xs[index] + 14}px`,
-      right: right ? `${width - xs[index] + 14}px` : "auto",
-      top: low ? "auto" : `${ys[index] + 10}px`,
-      bottom: low ? `${height - ys[index] + 10}px` : "auto",
-    });
+    const side = (at, size, before, after) => (at > size / 2 ? { [before]: "auto", [after]: `${size - at + 12}px` } : { [before]: `${at + 12}px`, [after]: "auto" });
+    Object.assign(this.tip.style, side(xs[index], width, "left", "right"), side(ys[index], height, "top", "bottom"));
   }
 
   open(index) {
@@ -193,13 +181,6 @@ function spaced({ threshold, limit, at }, distance) {
   return kept;
 }
 
-function line(paint, x1, y1, x2, y2) {
-  paint.beginPath();
-  paint.moveTo(x1, y1);
-  paint.lineTo(x2, y2);
-  paint.stroke();
-}
-
 const OUTCOME_COLOURS = ["progressing", "neutral", "directional", "finite"];
 
 /** One mark of an outcome, drawn once and stamped everywhere; shapes differ as well as colours. */
@@ -210,14 +191,10 @@ function stamp(code, radius, ratio) {
   paint.scale(ratio, ratio);
   paint.translate(size / ratio / 2, size / ratio / 2);
   paint.fillStyle = colour(OUTCOME_COLOURS[code]);
-  paint.beginPath();
-  if (code === 1) paint.rect(-radius * 0.8, -radius * 0.8, radius * 1.6, radius * 1.6);
-  else if (code === 2) {
-    paint.moveTo(-radius * 1.1, -radius * 0.9);
-    paint.lineTo(radius * 1.1, -radius * 0.9);
-    paint.lineTo(0, radius * 1.1);
-  } else paint.arc(0, 0, code === 0 ? radius * 0.8 : radius, 0, 2 * Math.PI);
-  paint.fill();
+  const shape = new Path2D(code === 2 ? `M${-1.1 * radius},${-0.9 * radius} h${2.2 * radius} L0,${1.1 * radius} Z` : "");
+  if (code === 1) shape.rect(-radius * 0.8, -radius * 0.8, radius * 1.6, radius * 1.6);
+  if (code === 0 || code === 3) shape.arc(0, 0, code ? radius : radius * 0.8, 0, 2 * Math.PI);
+  paint.fill(shape);
   return sprite;
 }
 

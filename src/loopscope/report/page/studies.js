@@ -1,48 +1,23 @@
-// Tables and figures of all studies, one at a time beside their contents; what is chosen is in the address.
+// Tables and figures of all studies, one at a time beside their contents; the open one is in the address.
 
-import { h, replace } from "./dom.js";
+import { copyButton, h, replace } from "./dom.js";
 import { plural } from "./numbers.js";
-import { address, note, update } from "./data.js";
+import { address } from "./data.js";
 import { late } from "./codec.js";
-import { select } from "./filters.js";
-import { copyButtons, drawing, kept, sheetTable, sheetsOf } from "./study_parts.js";
-
-const ALL = "all";
-const LINES = 100;
 
 export async function showStudies(main, params) {
-  const data = await late("studies");
-  const entries = entriesOf(data);
-  const chosen = { study: params.get("study") ?? "", run: params.get("run") ?? "", task: params.get("task") ?? "", t: params.get("t") ?? "", p: params.get("p") ?? "" };
-  const everything = chosen.study === ALL;
-  const current = entries.find((entry) => entry.key === chosen.study) ?? entries[0];
-  const contents = h("nav", { class: "contents", "aria-label": "Contents of the studies" });
-  const bar = h("div", { class: "study-filters" });
-  const content = h("div", { class: "study-content" });
-  const values = (more = {}) => ({ ...chosen, p: "", ...more });
-  const change = (changes) => {
-    Object.assign(chosen, { p: "" }, changes);
-    note("studies", chosen, { step: true });
-    draw();
-  };
-  const draw = () => {
-    const keep = kept(data.places, chosen);
-    replace(contents, contentsList(entries, everything ? null : current, keep, values));
-    replace(content, (everything ? entries : [current]).map((entry) => section(entry, keep, chosen, change)), !everything && neighbours(entries, current, values));
-    if (!bar.contains(document.activeElement)) replace(bar, filters(data.places, chosen, change));
-  };
-  draw();
+  const entries = entriesOf(await late("studies"));
+  const current = entries.find((entry) => entry.key === params.get("study")) ?? entries[0];
+  const contents = h("nav", { class: "contents", "aria-label": "Contents of the studies" }, contentsList(entries, current));
   replace(
     main,
     h("div", { class: "intro" }, h("h1", {}, "Studies"), h("p", {}, "Figures and tables made from these runs.")),
-    bar,
-    h("div", { class: "studies" }, contents, content),
+    h("div", { class: "studies" }, contents, h("div", { class: "study-content" }, section(current), neighbours(entries, current))),
   );
   // A list that is longer than the window shows the study that is open.
   requestAnimationFrame(() => {
-    const mark = contents.querySelector("[aria-current]");
-    const list = contents.querySelector(".contents-list");
-    if (mark && list) list.scrollTop = mark.offsetTop - list.clientHeight / 2;
+    const [mark, list] = [contents.querySelector("[aria-current]"), contents.querySelector(".contents-list")];
+    if (mark) list.scrollTop = mark.offsetTop - list.clientHeight / 2;
   });
 }
 
@@ -50,111 +25,100 @@ function entriesOf({ figures, tables, comparison, missing }) {
   return [
     ...figures.map((study) => ({ key: `figure-${study.name}`, group: "Figures", study })),
     ...tables.map((study) => ({ key: `table-${study.name}`, group: "Tables", study })),
-    ...(comparison ? [{ key: "compare", group: "Beside the paper", study: comparison }] : []),
+    ...(comparison ? [{ key: "compare", group: "Next to the paper", study: comparison }] : []),
     ...(missing.length ? [{ key: "missing", group: "Not in these runs", missing }] : []),
   ];
 }
 
-const titleOf = (entry) => entry.study?.title ?? `${plural(entry.missing.length, "study", "studies")}, and why`;
+const titleOf = (entry) => entry?.study?.title ?? `${plural(entry?.missing?.length ?? 0, "study", "studies")}, and why`;
 
-const lines = (entry, keep) => sheetsOf(entry.study, keep).reduce((most, sheet) => Math.max(most, sheet.lines.length), 0);
+const studyAddress = (entry) => address("studies", { study: entry.key });
 
-function contentsList(entries, current, keep, values) {
+function contentsList(entries, current) {
+  const link = (entry) => h("li", {}, h("a", { href: studyAddress(entry), "aria-current": entry === current && "page" }, titleOf(entry)));
   const groups = [...new Set(entries.map((entry) => entry.group))];
-  const link = (entry) => {
-    const empty = entry.study?.sheets && lines(entry, keep) === 0;
-    return h("li", {}, h("a", { href: address("studies", values({ study: entry.key })), class: empty && "empty-study", "aria-current": entry === current && "page" }, titleOf(entry), empty && h("span", { class: "visually-hidden" }, " (no row passes the filter)")));
-  };
-  const list = h(
-    "div",
-    { class: "contents-list", id: "contents-list" },
-    groups.map((group) => [h("h2", {}, group), h("ul", {}, entries.filter((entry) => entry.group === group).map(link))]),
-    h("p", {}, h("a", { href: address("studies", values({ study: ALL })), "aria-current": !current && "page" }, "All on one page")),
-  );
-  const toggle = h("button", { type: "button", class: "contents-toggle", "aria-expanded": "false", "aria-controls": "contents-list" }, h("strong", {}, "Contents"), h("span", { class: "soft" }, current ? titleOf(current) : "All on one page"));
-  toggle.addEventListener("click", () => {
-    const open = list.classList.toggle("open");
-    toggle.setAttribute("aria-expanded", String(open));
-  });
+  const list = h("div", { class: "contents-list", id: "contents-list" }, groups.map((group) => [h("h2", {}, group), h("ul", {}, entries.filter((entry) => entry.group === group).map(link))]));
+  const toggle = h("button", { type: "button", class: "contents-toggle", "aria-expanded": "false", "aria-controls": "contents-list" }, h("strong", {}, "Contents"), h("span", { class: "soft" }, titleOf(current)));
+  toggle.addEventListener("click", () => toggle.setAttribute("aria-expanded", String(list.classList.toggle("open"))));
   list.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && list.classList.contains("open")) {
-      toggle.click();
-      toggle.focus();
-    }
+    if (event.key !== "Escape" || !list.classList.contains("open")) return;
+    toggle.click();
+    toggle.focus();
   });
   return [toggle, list];
 }
 
-function filters(places, chosen, change) {
-  const unique = (pairs) => [...new Map(pairs).entries()];
-  const runs = unique(places.map((place) => [place.run, place.run === place.model ? place.model : `${place.model} (${place.run})`]));
-  const tasks = unique(places.map((place) => [place.task, place.title]));
-  const transitions = unique(places.filter((place) => place.t !== null).map((place) => [String(place.t), update(place.t)])).sort((a, b) => a[0] - b[0]);
-  const fields = [
-    runs.length > 1 && select("Run", chosen.run, runs, (run) => change({ run })),
-    tasks.length > 1 && select("Task", chosen.task, tasks, (task) => change({ task })),
-    transitions.length > 1 && select("Update", chosen.t, transitions, (t) => change({ t })),
-  ];
-  return fields.some(Boolean) && h("form", { class: "filters", "aria-label": "Filter the tables", onsubmit: (event) => event.preventDefault() }, fields);
-}
-
-function neighbours(entries, current, values) {
+function neighbours(entries, current) {
   const at = entries.indexOf(current);
-  const link = (entry, words) => entry && h("a", { class: "button", href: address("studies", values({ study: entry.key })), "aria-label": `${words}: ${titleOf(entry)}` }, words);
+  const link = (entry, words) => entry && h("a", { class: "button", href: studyAddress(entry), "aria-label": `${words}: ${titleOf(entry)}` }, words);
   return h("nav", { class: "crumbs", "aria-label": "Between studies" }, h("span", {}, link(entries[at - 1], "Previous")), link(entries[at + 1], "Next"));
 }
 
-function section(entry, keep, chosen, change) {
+function section(entry) {
   if (!entry) return h("p", { class: "empty" }, "These runs fill no study.");
   if (entry.missing) return missingBlock(entry.missing);
   const { study } = entry;
   return h(
     "section",
     { class: "card study", id: entry.key, "aria-label": study.title },
-    h("header", {}, h("h2", {}, study.title), study.latex && copyButtons(study, keep)),
+    h("header", {}, h("h2", {}, study.title), study.latex && h("div", { class: "copy" }, copyButton("Copy LaTeX", study.latex), copyButton("Copy CSV", study.csv))),
+    study.sheets ? study.sheets.map((sheet) => sheetTable(sheet, study.title)) : figure(study),
     h("p", { class: "caption" }, study.caption),
-    study.sheets ? tables(study, keep, chosen, change) : figure(study, keep.active),
     study.notes.length > 0 && h("ul", { class: "notes" }, study.notes.map((text) => h("li", {}, text))),
-    h("p", { class: "soft small command" }, "Again from the command line: ", h("code", {}, study.command)),
+    h("p", { class: "soft small again" }, "From the command line: ", h("code", {}, study.command)),
   );
 }
 
-function figure(study, filtered) {
-  const label = `${study.title}. ${study.caption}`;
-  return [
-    filtered && h("p", { class: "soft small" }, "The filter acts on tables; this figure shows everything."),
-    study.drawing
-      ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${study.title}, figure` }, h("div", { class: "drawing", vars: { "--width": `${study.width}px` } }, drawing(study.drawing, label)))
-      : h("span", { class: "plate" }, h("img", { src: study.image, width: study.width, alt: label })),
-  ];
+const figure = ({ title, caption, image, width }) => [
+  h("p", { class: "soft small sideways" }, "The figure is wider than this window: move it sideways."),
+  h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${title}, figure` }, h("img", { class: "drawing", src: image, width, alt: `${title}. ${caption}` })),
+];
+
+/** In a narrow window all names of a line share one column, which stays while the numbers move sideways. */
+function merged(sheet) {
+  const names = sheet.left.findIndex((left) => !left);
+  if (names < 2 || !matchMedia("(max-width: 40rem)").matches) return sheet;
+  const join = (list) => [list.slice(0, names).join(" · "), ...list.slice(names)];
+  const groups = [["", 1], ...sheet.groups.slice(names)];
+  return { ...sheet, heads: join(sheet.heads), left: sheet.left.slice(names - 1), groups, lines: sheet.lines.map(join) };
 }
 
-/** The sheets of a table; a long one a part at a time. */
-function tables(study, keep, chosen, change) {
-  const sheets = sheetsOf(study, keep);
-  const most = sheets.reduce((sum, sheet) => Math.max(sum, sheet.lines.length), 0);
-  if (most === 0) return h("p", { class: "empty" }, "No row of this table passes the filter.");
-  const pages = Math.ceil(most / LINES);
-  const at = Math.min(Math.max(Math.trunc(Number(chosen.p)) || 1, 1), pages);
-  const start = (at - 1) * LINES;
-  const turn = (to, words) => h("button", { class: "button", type: "button", disabled: to < 1 || to > pages, onclick: () => change({ p: to > 1 ? String(to) : "" }) }, words);
-  return [
-    pages > 1 && h("div", { class: "pager" }, h("span", { class: "soft", role: "status" }, `${(start + 1).toLocaleString("en")}–${Math.min(start + LINES, most).toLocaleString("en")} of ${plural(most, "line")}`), turn(at - 1, "Previous"), turn(at + 1, "Next")),
-    sheets.filter((sheet) => sheet.lines.length > start).map((sheet) => sheetTable({ ...sheet, lines: sheet.lines.slice(start, start + LINES) }, study.title)),
-  ];
+function sheetTable(whole, title) {
+  const { title: part, said, heads, left, groups, lines, more } = merged(whole);
+  const side = (index) => (left[index] ? "left" : null);
+  const cell = (text, index) => h(index === 0 && left[0] ? "th" : "td", { class: side(index), scope: index === 0 && left[0] && "row" }, text);
+  return h(
+    "div",
+    { class: "sheet-block" },
+    part && h("h3", {}, part),
+    said.length > 0 && h("p", { class: "said" }, said.map(([head, text]) => h("span", {}, h("span", { class: "soft" }, `${head} `), text))),
+    h(
+      "div",
+      { class: "scroll sheet-box", tabindex: "0", role: "region", "aria-label": `${title}${part ? `, ${part}` : ""}, table` },
+      h(
+        "table",
+        { class: "sheet" },
+        h(
+          "thead",
+          {},
+          groups.some(([name]) => name) && h("tr", {}, groups.map(([name, span]) => (name ? h("th", { colspan: span, class: "span", scope: "colgroup" }, name) : h("td", { colspan: span })))),
+          h("tr", {}, heads.map((head, index) => h("th", { scope: "col", class: side(index) }, head))),
+        ),
+        h("tbody", {}, lines.map((line) => h("tr", {}, line.map(cell)))),
+      ),
+    ),
+    more > 0 && h("p", { class: "soft small" }, `${plural(more, "more line")}: Copy CSV has all.`),
+  );
 }
 
 /** Studies that these runs cannot fill, by what they lack. */
 function missingBlock(missing) {
   const reasons = [...new Set(missing.map((study) => study.reason))];
+  const names = (reason) => missing.filter((study) => study.reason === reason).map((study) => study.name);
   return h(
     "section",
     { class: "card study", id: "missing", "aria-label": "Studies that these runs cannot fill" },
     h("h2", {}, "Not in these runs"),
-    h(
-      "dl",
-      { class: "reasons" },
-      reasons.map((reason) => [h("dt", {}, missing.filter((study) => study.reason === reason).map((study) => study.name).join(", ")), h("dd", {}, reason)]),
-    ),
+    h("dl", { class: "reasons" }, reasons.map((reason) => [h("dt", {}, names(reason).join(", ")), h("dd", {}, reason)])),
   );
 }

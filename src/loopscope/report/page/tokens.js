@@ -1,11 +1,12 @@
 // Reference tokens tinted by their gain at the scale of the slider, in a solution or in the options of a choice.
 
-import { SHOWN, append, h, prose, replace, safeCut } from "./dom.js";
+import { SHOWN, append, beginning, h, prose, replace } from "./dom.js";
 import { columnFormat, number, scale, share, signed } from "./numbers.js";
 import { loopsOf, readGrid } from "./data.js";
 
 const STRONGEST = 62;
 const FAINT = 4;
+const MOST_CELLS = 2000;
 
 /** Size of a gain that gets the strongest tint: the largest over all tokens and scales of this question. */
 export function tintRange(tokens) {
@@ -24,34 +25,34 @@ function tint(mark, gain, most) {
   mark.style.setProperty("--weight", `${weight.toFixed(1)}%`);
 }
 
-/** Marks by token; tokens that share characters (pieces of one letter) share a mark. */
-export function tokenText(text, tokens) {
-  if (!tokens.length || tokens.some((token) => token.start < 0)) return null;
+/** A text whose tokens can be tinted; their marks are added to `marks`. Tokens that share characters share a mark. */
+export function tinted(text, tokens, marks) {
+  if (!tokens.length) return prose(text);
+  if (tokens.some((token) => token.start < 0)) {
+    const strip = tokens.slice(0, MOST_CELLS).map((token) => ({ element: h("span", { class: "token" }, String(token.index + 1)), tokens: [token] }));
+    marks.push(...strip);
+    return [prose(text), h("p", { class: "soft small" }, "Its tokens in order; the run does not say where in the text they stand."), h("div", { class: "token-strip" }, strip.map((mark) => mark.element))];
+  }
+  // Tokens are counted in characters, of which some are two units of a string.
+  const letters = [...text];
+  const cut = (from, to) => letters.slice(from, to).join("");
   const block = h("p", { class: "words-text tokens", dir: "auto" });
-  const marks = [];
   let cursor = 0;
   for (const token of tokens) {
-    if (token.end <= cursor && marks.length) {
+    if (token.end <= cursor && block.children.length) {
       marks.at(-1).tokens.push(token);
       continue;
     }
     const start = Math.max(token.start, cursor);
-    append(block, [text.slice(cursor, start)]);
-    const mark = h("span", { class: "token" }, text.slice(start, token.end));
-    block.append(mark);
-    marks.push({ element: mark, tokens: [token] });
+    const element = h("span", { class: "token" }, cut(start, token.end));
+    append(block, [cut(cursor, start), element]);
+    marks.push({ element, tokens: [token] });
     cursor = token.end;
     if (cursor > SHOWN) break;
   }
-  const rest = text.slice(cursor);
-  append(block, rest.length > SHOWN ? [rest.slice(0, safeCut(rest, SHOWN)), "…"] : [rest]);
-  return { block, marks };
-}
-
-/** Tokens whose place in the text is not stored, as a row of numbered cells. */
-export function tokenStrip(tokens) {
-  const marks = tokens.slice(0, 2000).map((token, index) => ({ element: h("span", { class: "token" }, String(index + 1)), tokens: [token] }));
-  return { block: h("div", { class: "token-strip" }, marks.map((mark) => mark.element)), marks };
+  const rest = cut(cursor);
+  append(block, rest.length > SHOWN ? [beginning(rest), "…"] : [rest]);
+  return block;
 }
 
 export function tintKey(most) {
@@ -77,27 +78,22 @@ export function retint(marks, alpha, most) {
 // The options of a choice side by side: their words, tinted by token, and their scores at the scale of the slider.
 
 /** The block, and a function that moves the scores to a scale. */
-export function optionCards(set, details, text, transition, marksOut) {
+export function optionCards(set, details, text, transition, marks) {
   const ends = loopsOf(transition).map((depth) => details.optionScores?.[set.depths.indexOf(depth)]);
   const lines = text.options.map(() => h("div", { class: "scores" }));
   const tokens = text.options.map((_, index) => (details.tokens ?? []).filter((token) => token.option === index));
   const block = h(
     "div",
     { class: "option-cards" },
-    text.options.map((option, index) => {
-      const shown = tokenText(option, tokens[index]);
-      if (shown) marksOut.push(...shown.marks);
-      const strip = !shown && tokens[index].length ? tokenStrip(tokens[index]) : null;
-      if (strip) marksOut.push(...strip.marks);
-      return h(
+    text.options.map((option, index) =>
+      h(
         "article",
         { class: `option${index === text.right ? " right" : ""}`, "aria-label": `Option ${letter(index)}${index === text.right ? ", the right one" : ""}` },
         h("header", {}, h("span", {}, letter(index)), index === text.right && h("span", { class: "badge" }, "right")),
-        shown ? shown.block : prose(option),
-        strip && strip.block,
+        tinted(option, tokens[index], marks),
         ends[0] && ends[1] && lines[index],
-      );
-    }),
+      ),
+    ),
   );
   const follow = (alpha) => {
     if (!ends[0] || !ends[1]) return;
@@ -120,10 +116,8 @@ function scoresAt([from, to], tokens, alpha) {
 }
 
 function softmax(scores) {
-  const most = Math.max(...scores);
-  const weights = Array.from(scores, (score) => Math.exp(score - most));
-  const sum = weights.reduce((total, weight) => total + weight, 0);
-  return weights.map((weight) => weight / sum);
+  const weights = Array.from(scores, (score) => Math.exp(score - Math.max(...scores)));
+  return weights.map((weight) => weight / weights.reduce((total, each) => total + each, 0));
 }
 
 const chosen = (scores, index) => scores.indexOf(Math.max(...scores)) === index;

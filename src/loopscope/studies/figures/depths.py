@@ -7,21 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.store.schema import ends_of
 from loopscope.studies.declare import Row, rows_of
-from loopscope.studies.figures.style import (
-    BLACK,
-    SERIES_COLOURS,
-    Picture,
-    band,
-    depth_axis,
-    drawing,
-    ends,
-    figure,
-    handle,
-    literal,
-    names_of,
-    series,
-    shared_model,
-)
+from loopscope.studies.figures import style
 from loopscope.studies.populations import no_depths, no_trace, notes_on
 from loopscope.studies.records import DepthSweep, Records
 from loopscope.studies.tables.depths import Change, running_best
@@ -54,18 +40,18 @@ class Curve(NamedTuple):
 
     def reach(self, first: int) -> tuple[float, float]:
         """The lowest and the highest end of an interval from a depth on."""
-        kept = [ends(mean) for mean, depth in zip(self.means, self.sweep.depths, strict=True) if depth >= first]
+        kept = [style.ends(mean) for mean, depth in zip(self.means, self.sweep.depths, strict=True) if depth >= first]
         return min(low for low, _ in kept), max(high for _, high in kept)
 
 
-@figure(
+@style.figure(
     "depth-curves",
     "Utility over recurrent depth",
     paper="app:exp-coverage",
     summary="utility over depth, declines marked",
     needs="quick",
 )
-def depth_curves(records: Records, bootstrap: Bootstrap) -> Picture | str:
+def depth_curves(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
     """One panel per evaluation set, one line per model."""
     if not records.sweeps:
         return no_depths(records)
@@ -93,7 +79,7 @@ def depth_curves(records: Records, bootstrap: Bootstrap) -> Picture | str:
                     "from": pair.reference,
                     "to": pair.depth,
                     "change": pair.change.value,
-                    "interval": ends(pair.change),
+                    "interval": style.ends(pair.change),
                     "declines": pair.declines,
                 }
                 for pair in curve.pairs
@@ -102,11 +88,11 @@ def depth_curves(records: Records, bootstrap: Bootstrap) -> Picture | str:
         }
         for curve in every
     ]
-    most = 2 if drawing().narrow else 3
+    most = 2 if style.drawing().narrow else 3
     columns = 2 if len(panels) in (2, 4) else min(most, len(panels))
     rows = -(-len(panels) // columns)
     notes = notes_on(sweep.condition for sweep in records.sweeps)
-    return Picture(
+    return style.Picture(
         0.5 + 1.75 * rows,
         lambda figure: _curves(figure, panels, rows, columns),
         " ".join(said),
@@ -133,15 +119,17 @@ def first_shown(curves: list[Curve]) -> int | None:
 def _curves(figure: Figure, panels: dict[str, list[Curve]], rows: int, columns: int) -> None:
     grid = figure.subplots(rows, columns, squeeze=False)
     every = [curve for curves in panels.values() for curve in curves]
-    looks = {model: series(i) for i, model in enumerate(dict.fromkeys(c.sweep.condition.model_title for c in every))}
+    looks = {
+        model: style.series(i) for i, model in enumerate(dict.fromkeys(c.sweep.condition.model_title for c in every))
+    }
     for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
         for curve in curves:
             _curve(axes, curve, looks[curve.sweep.condition.model_title])
         first = first_shown(curves)
-        axes.set_title(literal(title) + (f", depth ≥ {first}" if first else ""))
+        axes.set_title(style.literal(title) + (f", depth ≥ {first}" if first else ""))
         axes.margins(y=0.12)  # rings and triangles stand above the highest point
         depths = sorted({depth for curve in curves for depth in curve.sweep.depths})
-        depth_axis(axes, depths)
+        style.depth_axis(axes, depths)
         if first is not None:
             low, high = zip(*(curve.reach(first) for curve in curves), strict=True)
             margin = 0.1 * (max(high) - min(low))
@@ -151,14 +139,20 @@ def _curves(figure: Figure, panels: dict[str, list[Curve]], rows: int, columns: 
         axes.set_visible(False)
     for row in range(rows):
         grid[row, 0].set_ylabel("Mean utility")
-    handles = [handle(look, label=literal(model)) for model, look in looks.items()]
-    handles.append(handle(RING, color=BLACK, label="best depth"))
-    handles += [handle(DECLINE, color=BLACK, label="first decline")] if any(curve.decline for curve in every) else []
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 2 if drawing().narrow else 5))
+    handles = [style.handle(look, label=style.literal(model)) for model, look in looks.items()]
+    handles.append(style.handle(RING, color=style.BLACK, label="best depth"))
+    handles += (
+        [style.handle(DECLINE, color=style.BLACK, label="first decline")]
+        if any(curve.decline for curve in every)
+        else []
+    )
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=min(len(handles), 2 if style.drawing().narrow else 5)
+    )
 
 
 def _curve(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
-    band(axes, curve.sweep.depths, curve.means, look)
+    style.band(axes, curve.sweep.depths, curve.means, look)
     at = dict(zip(curve.sweep.depths, (mean.value or 0.0 for mean in curve.means), strict=True))
     best = max(at, key=lambda depth: (at[depth], -depth))
     axes.plot(best, at[best], zorder=4, **RING, markeredgecolor=look["color"])
@@ -168,20 +162,20 @@ def _curve(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
 
 
 FLIPPED: dict[str, dict[str, Any]] = {
-    "wrong_to_right": {"color": SERIES_COLOURS[0], "marker": "^", "label": "wrong to right"},
-    "right_to_wrong": {"color": SERIES_COLOURS[1], "marker": "v", "label": "right to wrong"},
-    "flipped": {"color": BLACK, "marker": "o", "linestyle": ":", "label": "all flips"},
+    "wrong_to_right": {"color": style.SERIES_COLOURS[0], "marker": "^", "label": "wrong to right"},
+    "right_to_wrong": {"color": style.SERIES_COLOURS[1], "marker": "v", "label": "right to wrong"},
+    "flipped": {"color": style.BLACK, "marker": "o", "linestyle": ":", "label": "all flips"},
 }
 
 
-@figure(
+@style.figure(
     "flips",
     "What the model would say, loop by loop",
     paper="fig:flips",
     summary="share right after each loop, and what each loop flipped",
     needs="--trace",
 )
-def flips(records: Records, bootstrap: Bootstrap) -> Picture | str:
+def flips(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
     """Two panels per evaluation set: the share that is right after each loop, and what each loop flipped."""
     sets = [rows_of(traced, flips_table.rows(traced, bootstrap), bootstrap) for traced in records.traces()]
     if not sets:
@@ -200,9 +194,9 @@ def flips(records: Records, bootstrap: Bootstrap) -> Picture | str:
         }
         for rows in sets
     ]
-    columns = min(2 if drawing().narrow else 3, len(sets))
+    columns = min(2 if style.drawing().narrow else 3, len(sets))
     blocks = -(-len(sets) // columns)
-    return Picture(
+    return style.Picture(
         0.5 + 2.6 * blocks,
         lambda figure: _flips(figure, sets, blocks, columns),
         caption,
@@ -218,10 +212,10 @@ def _depths(rows: list[Row]) -> list[int]:
 def _flips(figure: Figure, sets: list[list[Row]], blocks: int, columns: int) -> None:
     grid = figure.subplots(2 * blocks, columns, squeeze=False)
     conditions = [rows[0].condition for rows in sets]
-    model = shared_model(conditions)
+    model = style.shared_model(conditions)
     titles = [
         name.replace(condition.update, "").strip()
-        for name, condition in zip(names_of(conditions), conditions, strict=True)
+        for name, condition in zip(style.names_of(conditions), conditions, strict=True)
     ]
     for axes in grid.flat:
         axes.set_visible(False)
@@ -230,15 +224,17 @@ def _flips(figure: Figure, sets: list[list[Row]], blocks: int, columns: int) -> 
         above, below = grid[2 * block, place], grid[2 * block + 1, place]
         for axes in (above, below):
             axes.set_visible(True)
-            depth_axis(axes, _depths(rows))
+            style.depth_axis(axes, _depths(rows))
         above.set_xlabel("")
-        above.set_title(title or literal(model))
-        band(above, _depths(rows), [row["right"] for row in rows], {"color": BLACK, "marker": "o"}, per=0.01)
+        above.set_title(title or style.literal(model))
+        style.band(
+            above, _depths(rows), [row["right"] for row in rows], {"color": style.BLACK, "marker": "o"}, per=0.01
+        )
         for name, look in FLIPPED.items():
-            band(below, _depths(rows), [row[name] for row in rows], {**look, "label": ""}, per=0.01)
+            style.band(below, _depths(rows), [row[name] for row in rows], {**look, "label": ""}, per=0.01)
         below.set_ylim(bottom=0)
         if not place:
             above.set_ylabel("Right (%)")
             below.set_ylabel("Positions (%)")
-    handles = [handle(look) for look in FLIPPED.values()]
+    handles = [style.handle(look) for look in FLIPPED.values()]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), title=model or None)

@@ -19,19 +19,7 @@ from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import Level
 from loopscope.studies.conditions import Weights, printable
 from loopscope.studies.declare import Values, estimated
-from loopscope.studies.figures.style import (
-    BLACK,
-    GREEN,
-    GREY,
-    VERMILLION,
-    Picture,
-    drawing,
-    ends,
-    figure,
-    literal,
-    panel_letter,
-    series,
-)
+from loopscope.studies.figures import style
 from loopscope.studies.populations import select
 from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
 from loopscope.studies.tables.scales import FIXED, scale_statistics
@@ -118,14 +106,14 @@ def clearest_failure(updates: Updates) -> Example | None:
     return Example(updates, int(np.argmax(clarity)), CLEAREST) if clarity.max(initial=0.0) > 0 else None
 
 
-@figure(
+@style.figure(
     "concept",
     "A shorter step can recover progress",
     paper="fig:intro-concept",
     summary="one finite-step failure and its shorter step",
     needs="grid",
 )
-def concept(records: Records, bootstrap: Bootstrap) -> Picture | str:
+def concept(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
     """The clearest finite-step failure of all conditions."""
     chosen = select(records, "grid_gain", level=Level.GRID)
     found = [example for updates in chosen.kept if (example := clearest_failure(updates)) is not None]
@@ -141,8 +129,8 @@ def concept(records: Records, bootstrap: Bootstrap) -> Picture | str:
         f"(scale 0), {stored}. The proposed state (scale 1) loses {-float(gain[-1]):.3g}; scale {example.optimum:.3g} "
         f"gains {best:.3g}. The path was chosen to be seen, not to be typical: {example.rule}."
     )
-    height = 2.0 if drawing().narrow else 2.4
-    return Picture(
+    height = 2.0 if style.drawing().narrow else 2.4
+    return style.Picture(
         height, lambda figure: _concept(figure, example), caption, {"example": example.described()}, chosen.notes
     )
 
@@ -153,16 +141,16 @@ def _concept(figure: Figure, example: Example) -> None:
     # Dense points make the shaded edge meet the zero line; between stored points the path is drawn straight.
     dense = np.union1d(scale, np.linspace(0, 1, 401))
     values = np.interp(dense, scale, gain)
-    axes.axhline(0, color=BLACK, linewidth=0.6)
-    for inside, colour in ((values >= 0, GREEN), (values <= 0, VERMILLION)):
+    axes.axhline(0, color=style.BLACK, linewidth=0.6)
+    for inside, colour in ((values >= 0, style.GREEN), (values <= 0, style.VERMILLION)):
         axes.fill_between(dense, 0, values, where=inside, color=colour, alpha=0.15, linewidth=0)
-    axes.plot(scale, gain, color=BLACK)
+    axes.plot(scale, gain, color=style.BLACK)
     height = float(np.ptp(gain))
     best = (example.optimum, float(np.interp(example.optimum, scale, gain)))
     for point, colour, name, offset, side in (
-        ((0.0, 0.0), BLACK, "current", -0.10, "left"),
-        (best, GREEN, "shorter step", 0.08, "center"),
-        ((1.0, float(gain[-1])), VERMILLION, "proposed", -0.10, "right"),
+        ((0.0, 0.0), style.BLACK, "current", -0.10, "left"),
+        (best, style.GREEN, "shorter step", 0.08, "center"),
+        ((1.0, float(gain[-1])), style.VERMILLION, "proposed", -0.10, "right"),
     ):
         axes.plot(*point, "o", color=colour, markersize=4.5, zorder=5, clip_on=False)
         vertical = "top" if offset < 0 else "bottom"
@@ -208,14 +196,14 @@ class Shown:
         return {**fixed, "quad.": self.values["quadratic_regret"]}
 
 
-@figure(
+@style.figure(
     "scale-prediction",
     "Scale prediction",
     paper="fig:scale-prediction",
     summary="example paths, predicted scales, regrets",
     needs="grid",
 )
-def scale_prediction(records: Records, bootstrap: Bootstrap) -> Picture | str:
+def scale_prediction(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
     """The condition with the clearest failure, and the next one of another model, else task; see `paper_figures`."""
     chosen = select(records, "grid_gain", "quadratic_scale", level=Level.GRID)
     candidates = [updates for updates in chosen.kept if (updates.primary & updates.finite_step).any()]
@@ -233,12 +221,12 @@ def scale_prediction(records: Records, bootstrap: Bootstrap) -> Picture | str:
             "condition": str(one.updates.condition),
             "example": one.example.described(),
             "primary_ids": one.updates.where(one.updates.primary).ids,
-            "regret": {name: {"mean": each.value, "interval": ends(each)} for name, each in one.regrets.items()},
+            "regret": {name: {"mean": each.value, "interval": style.ends(each)} for name, each in one.regrets.items()},
         }
         for one in shown
     ]
-    height = 5.0 if drawing().narrow else 3.4
-    return Picture(
+    height = 5.0 if style.drawing().narrow else 3.4
+    return style.Picture(
         height,
         lambda figure: _prediction(figure, shown),
         _prediction_caption(shown, bootstrap.level),
@@ -278,7 +266,7 @@ def _two(candidates: list[Updates]) -> list[Updates]:
 
 
 def _prediction(figure: Figure, shown: list[Shown]) -> None:
-    columns, narrow = len(shown), drawing().narrow
+    columns, narrow = len(shown), style.drawing().narrow
     if narrow:
         grid = figure.add_gridspec(3, columns, height_ratios=[1.0, 1.0, 1.2])
     else:
@@ -286,16 +274,18 @@ def _prediction(figure: Figure, shown: list[Shown]) -> None:
     letters = iter("abcde")
     for place, one in enumerate(shown):
         axes = figure.add_subplot(grid[0, place])
-        _example(axes, one.example, series(place)["color"], legend=place == 0)
-        panel_letter(axes, next(letters), literal(one.updates.condition.model_title, LONGEST_HEAD))
+        _example(axes, one.example, style.series(place)["color"], legend=place == 0)
+        style.panel_letter(axes, next(letters), style.literal(one.updates.condition.model_title, LONGEST_HEAD))
     for place, one in enumerate(shown):
         axes = figure.add_subplot(grid[1, place])
-        _scatter(axes, one, series(place)["color"])
+        _scatter(axes, one, style.series(place)["color"])
         condition = one.updates.condition
-        panel_letter(axes, next(letters), f"{literal(condition.set_title, LONGEST_HEAD - 4)} {condition.update}")
+        style.panel_letter(
+            axes, next(letters), f"{style.literal(condition.set_title, LONGEST_HEAD - 4)} {condition.update}"
+        )
     axes = figure.add_subplot(grid[2, :] if narrow else grid[:, columns])
     _regrets(axes, shown)
-    panel_letter(axes, next(letters), "Grid regret")
+    style.panel_letter(axes, next(letters), "Grid regret")
 
 
 def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None:
@@ -305,12 +295,12 @@ def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None
     power = 0 if largest == 0 or 0.1 <= largest < 1000 else int(np.floor(np.log10(largest)))
     unit = 10.0**power
     quadratic = quadratic_value(dense, example.number("slope"), example.number("quadratic"))
-    axes.axhline(0, color=BLACK, linewidth=0.5)
+    axes.axhline(0, color=style.BLACK, linewidth=0.5)
     axes.plot(scale, gain / unit, color=colour, label=r"path $\phi$")
-    axes.plot(dense, quadratic / unit, color=BLACK, linestyle=(0, (3, 2)), linewidth=0.9, label="quadratic $q$")
+    axes.plot(dense, quadratic / unit, color=style.BLACK, linestyle=(0, (3, 2)), linewidth=0.9, label="quadratic $q$")
     best, predicted = example.optimum, example.number("quadratic_scale")
     axes.plot(best, np.interp(best, scale, gain) / unit, "o", color=colour, markersize=5, label=r"$\alpha^\star$")
-    look: Any = {"markerfacecolor": "white", "markeredgecolor": BLACK, "markersize": 2.8, "markeredgewidth": 0.7}
+    look: Any = {"markerfacecolor": "white", "markeredgecolor": style.BLACK, "markersize": 2.8, "markeredgewidth": 0.7}
     axes.plot(predicted, np.interp(predicted, scale, gain) / unit, "D", label=r"$\hat\alpha$", **look)
     # The path must stay readable where the quadratic runs far away from it.
     low, high = float(gain.min()) / unit, float(gain.max()) / unit
@@ -325,7 +315,7 @@ def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None
 
 def _scatter(axes: Axes, one: Shown, colour: str) -> None:
     predicted, low, high = one.predictions
-    axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.6, zorder=1)
+    axes.plot([0, 1], [0, 1], color=style.GREY, linewidth=0.6, zorder=1)
     axes.vlines(predicted, low, high, color=colour, linewidth=0.6, alpha=0.6)
     coordinates = np.round(np.stack([predicted, 0.5 * (low + high)]), SAME)
     points, counts = np.unique(coordinates, axis=1, return_counts=True)
@@ -349,18 +339,18 @@ def _scatter(axes: Axes, one: Shown, colour: str) -> None:
 def _regrets(axes: Axes, shown: list[Shown]) -> None:
     places = [*range(len(FIXED)), len(FIXED) + 0.4]
     for index, (one, name) in enumerate(zip(shown, _series_names(shown), strict=True)):
-        look = series(index) | {"markersize": 3.5}
+        look = style.series(index) | {"markersize": 3.5}
         offset = 0.16 * (index - (len(shown) - 1) / 2)
         drawn = [(place + offset, each) for place, each in zip(places, one.regrets.values(), strict=True) if each.value]
         fixed = [(place, each.value) for place, each in drawn if place < len(FIXED) - 0.5]
         axes.plot(*np.array(fixed, dtype=float).reshape(-1, 2).T, color=look["color"], linewidth=0.7, alpha=0.6)
         for place, each in drawn:
-            low, high = ends(each)
+            low, high = style.ends(each)
             spread = np.abs([[each.value - low], [high - each.value]]) if low > 0 and each.value else None
             axes.errorbar(place, each.value or 0.0, yerr=spread, elinewidth=0.8, capsize=1.5, **look)
-        axes.plot([], [], linewidth=0.7, label=literal(name), **look)
+        axes.plot([], [], linewidth=0.7, label=style.literal(name), **look)
     axes.set_yscale("log")
-    axes.axvline(len(FIXED) - 0.3, color=GREY, linewidth=0.5, linestyle=(0, (1, 2)))
+    axes.axvline(len(FIXED) - 0.3, color=style.GREY, linewidth=0.5, linestyle=(0, (1, 2)))
     axes.set_xticks(places, list(shown[0].regrets))
     axes.set_xlim(-0.5, places[-1] + 0.5)
     axes.set_xlabel("Fixed scale")

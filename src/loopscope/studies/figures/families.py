@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from loopscope.stats import Bootstrap
 from loopscope.studies.declare import Row
-from loopscope.studies.figures.style import Picture, drawing, ends, figure, handle, literal, series
+from loopscope.studies.figures import style
 from loopscope.studies.records import Records
 from loopscope.studies.tables.families import families as families_table
 
@@ -17,19 +17,19 @@ MOST_NAMED = 14
 """Topologies in the legend; series have as many looks in a row."""
 
 
-@figure(
+@style.figure(
     "families",
     "Models compared",
     paper="fig:families",
     summary="finite-step share against sign accuracy, by topology",
     needs="quick",
 )
-def families(records: Records, bootstrap: Bootstrap) -> Picture | str:
+def families(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
     """A colour for each topology; a model whose family records none has its family's name."""
     table = families_table.table(records, bootstrap)
     if not table.rows:
         return table.notes[-1]
-    columns = 1 if drawing().narrow else 2
+    columns = 1 if style.drawing().narrow else 2
     names = list(dict.fromkeys(map(_group, table.rows)))
 
     def draw(figure: Figure) -> None:
@@ -37,15 +37,18 @@ def families(records: Records, bootstrap: Bootstrap) -> Picture | str:
         for row in table.rows:
             if row["share"].value is None:
                 continue
-            (left, right), (low, high) = ends(row["share"]), ends(row["sign_slope"])
-            x, y, look = row["share"].value, row["sign_slope"].value, series(names.index(_group(row)))
+            (left, right), (low, high) = style.ends(row["share"]), style.ends(row["sign_slope"])
+            x, y, look = row["share"].value, row["sign_slope"].value, style.series(names.index(_group(row)))
             axes.plot([100 * left, 100 * right], [100 * y] * 2, color=look["color"], linewidth=0.7, alpha=0.5)
             axes.plot([100 * x] * 2, [100 * low, 100 * high], color=look["color"], linewidth=0.7, alpha=0.5)
             axes.plot(100 * x, 100 * y, linestyle="none", markersize=4.5, **look)
         axes.set(xlim=(-4, 104), ylim=(-4, 104))
         axes.set_xlabel("Finite-step failures among harmful updates (%)")
         axes.set_ylabel("Sign accuracy of the slope (%)")
-        looks = [handle(series(place), label=literal(name), linestyle="none") for place, name in enumerate(names)]
+        looks = [
+            style.handle(style.series(place), label=style.literal(name), linestyle="none")
+            for place, name in enumerate(names)
+        ]
         figure.legend(handles=looks[:MOST_NAMED], loc="outside lower center", ncols=columns)
 
     harmless = sum(row["share"].value is None for row in table.rows)
@@ -55,7 +58,7 @@ def families(records: Records, bootstrap: Bootstrap) -> Picture | str:
         "questions." + (f" {harmless} without a harmful update are not drawn." if harmless else "")
     )
     height = 2.6 + 0.16 * -(-min(len(names), MOST_NAMED) // columns)
-    return Picture(height, draw, caption, {"rows": table.to_polars().to_dicts()}, table.notes)
+    return style.Picture(height, draw, caption, {"rows": table.to_polars().to_dicts()}, table.notes)
 
 
 def _group(row: Row) -> str:

@@ -6,19 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from loopscope.path import scales_up_to
 from loopscope.stats import Bootstrap, Mean
-from loopscope.studies.figures.style import (
-    BLACK,
-    GREY,
-    Picture,
-    band,
-    drawing,
-    ends,
-    figure,
-    names_of,
-    panel_letter,
-    series,
-    shared_model,
-)
+from loopscope.studies.figures import style
 from loopscope.studies.records import Records, matrix
 from loopscope.studies.tables.interventions import LONGER_STEPS, best_scales
 
@@ -26,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@figure(
+@style.figure(
     "longer-steps",
     "Steps longer than the proposed one",
     paper="tab:longer-steps",
     summary="gain over scales beyond 1, and best scales",
     needs="--scales-to",
 )
-def longer_steps(records: Records, bootstrap: Bootstrap) -> Picture | str:
+def longer_steps(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
     """One line per condition in both panels."""
     chosen = LONGER_STEPS(records)
     if not chosen.kept:
@@ -54,27 +42,27 @@ def longer_steps(records: Records, bootstrap: Bootstrap) -> Picture | str:
             "best_scale": best.tolist(),
             "scale": scales.tolist(),
             "mean": [mean.value for mean in means],
-            **{name: [ends(mean)[side] for mean in means] for side, name in enumerate(("low", "high"))},
+            **{name: [style.ends(mean)[side] for mean in means] for side, name in enumerate(("low", "high"))},
         }
         for updates, (scales, means, _, best) in zip(chosen.kept, curves, strict=True)
     ]
-    narrow = drawing().narrow
+    narrow = style.drawing().narrow
 
     def draw(figure: Figure) -> None:
         left, right = figure.subplots(*((2, 1) if narrow else (1, 2)))
-        for place, ((scales, means, share, _), name) in enumerate(zip(curves, names_of(conditions), strict=True)):
-            look: Any = series(place) | {"markersize": 2.8, "markevery": 5}
-            band(left, scales.tolist(), means, look, label=name)
+        for place, ((scales, means, share, _), name) in enumerate(zip(curves, style.names_of(conditions), strict=True)):
+            look: Any = style.series(place) | {"markersize": 2.8, "markevery": 5}
+            style.band(left, scales.tolist(), means, look, label=name)
             right.step(scales, 100 * share, where="post", **look)
-        left.axhline(0, color=BLACK, linewidth=0.5)
+        left.axhline(0, color=style.BLACK, linewidth=0.5)
         left.set_ylabel("Mean utility gain")
         right.set_ylabel("Best scale at most α (%)")
         right.set_ylim(-3, 103)
         for axes in (left, right):
-            axes.axvline(1, color=GREY, linewidth=0.6, linestyle="--")
+            axes.axvline(1, color=style.GREY, linewidth=0.6, linestyle="--")
             axes.set_xlabel("Scale α")
-        panel_letter(left, "a", shared_model(conditions))
-        panel_letter(right, "b")
+        style.panel_letter(left, "a", style.shared_model(conditions))
+        style.panel_letter(right, "b")
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=1 if narrow else 2)
 
     caption = (
@@ -82,4 +70,4 @@ def longer_steps(records: Records, bootstrap: Bootstrap) -> Picture | str:
         "step ends at 1. (b) Share of updates whose best scale is at most α; the rest at 1 was too short."
     )
     height = (4.2 if narrow else 2.1) + (0.14 if narrow else 0.08) * len(conditions)
-    return Picture(height, draw, caption, {"conditions": described}, chosen.notes)
+    return style.Picture(height, draw, caption, {"conditions": described}, chosen.notes)

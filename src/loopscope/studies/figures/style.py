@@ -27,8 +27,8 @@ import numpy as np
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, choice, setting, text
+from loopscope.limits import read_text
 from loopscope.path import EFFECT_MARGIN, Outcome
-from loopscope.regular_files import read_text
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import sha256_bytes
 from loopscope.store.atomic import clear_write_errors, write_atomically

@@ -11,20 +11,7 @@ import numpy as np
 from loopscope.path import Outcome
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store.schema import update_name
-from loopscope.studies.figures.style import (
-    BLACK,
-    ORANGE,
-    OUTCOME_COLOURS,
-    SERIES_COLOURS,
-    Picture,
-    band,
-    drawing,
-    ends,
-    figure,
-    handle,
-    literal,
-    series,
-)
+from loopscope.studies.figures import style
 from loopscope.studies.populations import notes_on
 from loopscope.studies.records import Records
 from loopscope.studies.training import Moment, Training, no_steps, trainings
@@ -41,11 +28,11 @@ STACKED = {
 }
 """From the lower edge upwards."""
 TERMS: dict[str, dict[str, Any]] = {
-    "slope": {"color": SERIES_COLOURS[0], "marker": "^", "label": "$A$"},
-    "accumulated_curvature": {"color": SERIES_COLOURS[1], "marker": "v", "label": r"$\Delta U-A$"},
-    "gain": {"color": BLACK, "marker": "o", "label": r"$\Delta U$"},
+    "slope": {"color": style.SERIES_COLOURS[0], "marker": "^", "label": "$A$"},
+    "accumulated_curvature": {"color": style.SERIES_COLOURS[1], "marker": "v", "label": r"$\Delta U-A$"},
+    "gain": {"color": style.BLACK, "marker": "o", "label": r"$\Delta U$"},
 }
-BEST: dict[str, Any] = {"color": ORANGE, "marker": "o", "label": "best depth"}
+BEST: dict[str, Any] = {"color": style.ORANGE, "marker": "o", "label": "best depth"}
 WIDE_RANGE = 5.0
 """Steps whose middle one lies below this part of the last are drawn on a logarithmic axis."""
 PANEL_HEIGHT = 1.75
@@ -55,19 +42,19 @@ MOST_NAMED = 6
 SHADE = 0.75
 
 
-@figure(
+@style.figure(
     "training",
     "A training in steps",
     paper="fig:training",
     summary="outcomes, gains and best depth over a training",
     needs="several steps",
 )
-def training(records: Records, bootstrap: Bootstrap) -> Picture | str:
+def training(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
     """Four panels per training and evaluation set, as many as fit on a page."""
     every = [one for one in trainings(records, bootstrap) if one.updates]
     if not every:
         return no_steps(records)
-    narrow = drawing().narrow
+    narrow = style.drawing().narrow
     found = every[: 1 if narrow else 2]
     notes = notes_on(moment.condition for one in found for moments in one.updates.values() for moment in moments)
     if left_out := [_name(one, every) for one in every[len(found) :]]:
@@ -83,12 +70,12 @@ def training(records: Records, bootstrap: Bootstrap) -> Picture | str:
     said.append(f"Bars and bands are {100 * bootstrap.level:g}% intervals over questions.")
     height = len(found) * (0.45 + (4 if narrow else 2) * PANEL_HEIGHT)
     shown = {"panels": [_described(one) for one in found]}
-    return Picture(height, lambda figure: _draw(figure, found), " ".join(said), shown, notes)
+    return style.Picture(height, lambda figure: _draw(figure, found), " ".join(said), shown, notes)
 
 
 def _described(one: Training) -> dict[str, Any]:
     def numbers(estimate: Estimate) -> list[float | None]:
-        low, high = ends(estimate) if estimate.value is not None else (None, None)
+        low, high = style.ends(estimate) if estimate.value is not None else (None, None)
         return [estimate.value, low, high]
 
     return {
@@ -118,12 +105,12 @@ def _update(one: Training) -> str:
 def _name(one: Training, found: Sequence[Training]) -> str:
     """What tells this training from the others of the figure."""
     several = len({other.title for other in found}) > 1
-    parts = (literal(one.title) if several else "", literal(one.condition.set_title))
+    parts = (style.literal(one.title) if several else "", style.literal(one.condition.set_title))
     return " · ".join(part for part in parts if part)
 
 
 def _draw(figure: Figure, found: list[Training]) -> None:
-    rows, columns = (4, 1) if drawing().narrow else (2, 2)
+    rows, columns = (4, 1) if style.drawing().narrow else (2, 2)
     blocks: Any = figure.subfigures(len(found), 1, hspace=0.04, squeeze=False)[:, 0]
     for block, one in zip(blocks, found, strict=True):
         axes = list(block.subplots(rows, columns, squeeze=False).flat)
@@ -132,7 +119,7 @@ def _draw(figure: Figure, found: list[Training]) -> None:
         _outcomes(axes[0], chosen)
         _lines(axes[1], {name: (look, chosen) for name, look in TERMS.items()})
         gains = {
-            update_name(t): ({**series(place), "label": update_name(t)}, moments)
+            update_name(t): ({**style.series(place), "label": update_name(t)}, moments)
             for place, (t, moments) in enumerate(one.updates.items())
         }
         _lines(axes[2], gains, "gain")
@@ -151,18 +138,18 @@ def _outcomes(axes: Axes, moments: list[Moment]) -> None:
     known = [moment for moment in moments if all(name in moment.found for name in STACKED)]
     steps = [moment.step for moment in known]
     shares = [[100 * (moment.found[name].value or 0.0) for moment in known] for name in STACKED]
-    colours = [OUTCOME_COLOURS[outcome] for outcome in STACKED.values()]
+    colours = [style.OUTCOME_COLOURS[outcome] for outcome in STACKED.values()]
     if len(steps) > 1:
         axes.stackplot(steps, *shares, colors=colours, alpha=SHADE, linewidth=0)
     else:
         bottoms = np.cumsum([[0.0] * len(steps), *shares[:-1]], axis=0)
         for share, bottom, colour in zip(shares, bottoms, colours, strict=True):
             axes.bar(steps, share, bottom=bottom, color=colour, alpha=SHADE, width=0.5)
-    _bars(axes, steps, [moment.found["finite_step"] for moment in known], 100.0, BLACK)
+    _bars(axes, steps, [moment.found["finite_step"] for moment in known], 100.0, style.BLACK)
     axes.set_ylim(0, 100)
     axes.set_ylabel("Questions (%)")
     drawn = [outcome for outcome, share in zip(STACKED.values(), shares, strict=True) if any(share)]
-    patches = [Patch(color=OUTCOME_COLOURS[o], alpha=SHADE, label=o.label) for o in reversed(drawn)]
+    patches = [Patch(color=style.OUTCOME_COLOURS[o], alpha=SHADE, label=o.label) for o in reversed(drawn)]
     _legend(axes, patches, handlelength=0.8)
 
 
@@ -171,10 +158,10 @@ def _lines(axes: Axes, lines: dict[str, tuple[dict[str, Any], list[Moment]]], co
     for name, (look, moments) in lines.items():
         known = [moment for moment in moments if (column or name) in moment.found]
         estimates = [moment.found[column or name] for moment in known]
-        band(axes, [moment.step for moment in known], estimates, {**look, "label": ""})
-    axes.axhline(0, color=BLACK, linewidth=0.6)
+        style.band(axes, [moment.step for moment in known], estimates, {**look, "label": ""})
+    axes.axhline(0, color=style.BLACK, linewidth=0.6)
     axes.set_ylabel("Nats")
-    _legend(axes, [handle(look) for look, _ in lines.values()])
+    _legend(axes, [style.handle(look) for look, _ in lines.values()])
 
 
 def _depths(axes: Axes, one: Training) -> None:
@@ -198,7 +185,7 @@ def _depths(axes: Axes, one: Training) -> None:
     axes.plot(steps, best, color=BEST["color"], marker=BEST["marker"], markersize=4, zorder=4)
     _bars(axes, steps, [moment.best for moment in one.depths], 1.0, BEST["color"])
     axes.set_ylabel("Depth (loops)")
-    _legend(axes, [handle(BEST)])
+    _legend(axes, [style.handle(BEST)])
     axes.set_yticks(depths[:: -(-len(depths) // MOST_TICKS)])
 
 
@@ -215,7 +202,7 @@ def _edges(places: Sequence[float]) -> list[float]:
 
 
 def _bars(axes: Axes, steps: Sequence[int], estimates: Sequence[Estimate], factor: float, colour: str) -> None:
-    lows, highs = (factor * np.array([ends(estimate)[side] for estimate in estimates]) for side in (0, 1))
+    lows, highs = (factor * np.array([style.ends(estimate)[side] for estimate in estimates]) for side in (0, 1))
     axes.vlines(steps, lows, highs, color=colour, linewidth=0.9, zorder=3)
 
 

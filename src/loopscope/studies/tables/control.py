@@ -1,24 +1,29 @@
-"""Exit rules, scales and ceilings at equal cost, fitted on train questions and tested on others."""
+"""Exit rules, scales and ceilings at equal cost, and the fitted scale of every update: train questions to others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count, takewhile
 from typing import Any, TypeAlias
 
 import numpy as np
+import polars as pl
 
-from loopscope.control.comparison import Comparison, compare, published, split_by_question
+from loopscope.control.comparison import Comparison, compare, curves, published
+from loopscope.control.fitted_scale import Curve, fitted_scales
 from loopscope.control.offline import Costs, known_costs
 from loopscope.control.policy import Policy
-from loopscope.control.trace import Trace
+from loopscope.control.trace import Trace, halves
 from loopscope.errors import setting
+from loopscope.path import scales_up_to
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.store import StoredRun
+from loopscope.store.schema import ends_of
 from loopscope.studies.conditions import Condition
 from loopscope.studies.declare import KEY, MODEL, TASK, Column, Row, TableResult, rows_of, table, words
 from loopscope.studies.populations import Population, Selection
-from loopscope.studies.records import Records, has_table, of_set
+from loopscope.studies.records import Records, has_table, matrix, of_set
 
 Source: TypeAlias = "tuple[StoredRun, Condition]"
 
@@ -47,6 +52,24 @@ class TracePair:
 def trace_pairs(records: Records) -> Iterator[TracePair]:
     """The train split with each other split; halves of the questions where there is but one."""
     held = [(run, condition) for run, condition in records.conditions() if has_table(run, "trace")]
+    for (run, condition), train in _with_train(held):
+        frame = _frame(run, condition)
+        if not frame.height:
+            continue
+        depth = run.manifest.model.trained_depth
+        if train is not None:
+            pair, note = (_trace(*train, _frame(*train)), _trace(run, condition, frame)), None
+        elif frame["row"].n_unique() > 1:
+            train, pair = (run, condition), tuple(_trace(run, condition, half) for half in halves(frame))  # type: ignore[assignment]
+            note = f"{condition}: no other split, so every second question was fitted on and the others tested"
+        else:
+            continue
+        tested = replace(condition, n=pair[1].questions)
+        yield TracePair(tested, *pair, depth, (train, (run, condition)), note)
+
+
+def _with_train(held: list[Source]) -> Iterator[tuple[Source, Source | None]]:
+    """Every condition that is tested, with the train split of the same model and task, if there is another."""
     for run, condition in held:
         same = [
             (other, found)
@@ -54,26 +77,18 @@ def trace_pairs(records: Records) -> Iterator[TracePair]:
             if (found.model, found.task) == (condition.model, condition.task)
             and other.manifest.model.weights == run.manifest.model.weights
         ]
-        if condition.split == "train" and {found.split for _, found in same} != {"train"}:
-            continue
-        trace = _trace(run, condition)
-        if trace is None:
-            continue
-        depth = run.manifest.model.trained_depth
-        source = next(((other, found) for other, found in same if found.split == "train"), None)
-        train = None if source is None or condition.split == "train" else _trace(*source)
-        if train is not None and source is not None:
-            yield TracePair(replace(condition, n=trace.questions), train, trace, depth, (source, (run, condition)))
-        elif trace.questions > 1:
-            first, second = split_by_question(trace)
-            note = f"{condition}: no other split, so every second question was fitted on and the others tested"
-            yield TracePair(replace(condition, n=second.questions), first, second, depth, ((run, condition),) * 2, note)
+        train = next((source for source in same if source[1].split == "train"), None)
+        if condition.split != "train":
+            yield (run, condition), train
+        elif {found.split for _, found in same} == {"train"}:
+            yield (run, condition), None
 
 
-def _trace(run: StoredRun, condition: Condition) -> Trace | None:
-    frame = run.scan("trace").filter(of_set(condition)).collect()
-    if not frame.height:
-        return None
+def _frame(run: StoredRun, condition: Condition) -> pl.DataFrame:
+    return run.scan("trace").filter(of_set(condition)).collect()
+
+
+def _trace(run: StoredRun, condition: Condition, frame: pl.DataFrame) -> Trace:
     if condition.kind != "options":
         return Trace.of(frame)
     right = run.examples.filter(of_set(condition)).select("row", "correct_option")
@@ -183,7 +198,7 @@ def control(one: Compared) -> Iterator[Row]:
     """
     nothing, best = Estimate(None, one.pair.test.questions), one.found.best.result
     for entry in one.found.tested:
-        result, ceiling = entry.result, entry.ceiling
+        result, single = entry.result, entry.others.get("single")
         generated = np.isnan(result.utility_Q).any()
         over = result.accuracy_Q - best.accuracy_Q if generated else result.utility_Q - best.utility_Q
         others = {} if generated else {name: Mean(result.utility_Q - other_Q) for name, other_Q in entry.others.items()}
@@ -196,13 +211,106 @@ def control(one: Compared) -> Iterator[Row]:
             "threshold": getattr(entry.policy, "threshold", None),
             "over_best": Mean(over),
             **{f"over_{name}": others.get(name, nothing) for name in ("line", "random", "trace")},
-            "null": None if ceiling is None else ceiling.null,
-            "room": None if ceiling is None else float((ceiling.utility_Q - ceiling.base_Q).mean()),
+            "null": entry.null,
+            "room": None if single is None else float((result.utility_Q - single).mean()),
         }
         yield Row(one.condition, entry.name, values)
 
 
-def control_table(
+@dataclass(frozen=True)
+class Scales:
+    """Curves of one model and task, and the utilities of fixed depths next to them.
+
+    Attributes:
+        condition: the test questions.
+        curves: utilities along updates.
+        depths: utilities after every loop, of the train and of the test questions, [Q, T].
+        costs: of the model.
+        trained_depth: of the model, where it is known.
+        notes: what should be said.
+    """
+
+    condition: Condition
+    curves: tuple[Curve, ...]
+    depths: tuple[Any, Any]
+    costs: Costs
+    trained_depth: int | None
+    notes: tuple[str, ...] = ()
+
+
+def recorded_scales(records: Records) -> Iterator[Scales]:
+    """The paths of runs that were measured with steps longer than the proposed one, of a train split and of others."""
+    sweeps = {sweep.condition: sweep for sweep in records.sweeps}
+    for (run, condition), source in _with_train([(records.run_of(found), found) for found in sweeps]):
+        parts = [sweeps[condition if source is None else source[1]], sweeps[condition]]
+        rows = (slice(None), slice(None)) if source else (slice(0, None, 2), slice(1, None, 2))
+        loops = list(takewhile(lambda depth: all(depth in each.depths for each in parts), count(1)))  # noqa: B023
+        if not loops or len(parts[1].utility) < 2:
+            continue
+        places = [[each.depths.index(depth) for depth in loops] for each in parts]
+        train_QT, test_QT = (each.utility[half][:, at] for each, half, at in zip(parts, rows, places, strict=True))
+        fitted, tested = (_longer(records, each.condition) for each in parts)
+        paths = tuple(
+            Curve(
+                "path", *ends_of(t), scales_up_to((tested[t].shape[1] - 1) / 20), fitted[t][rows[0]], tested[t][rows[1]]
+            )
+            for t in tested
+            if t in fitted and ends_of(t)[1] <= len(loops)
+        )
+        costs, notes = known_costs(condition.model), []
+        if costs is None:
+            notes.append(f"{condition.model_title}: readouts are counted as free; `loopscope control` counts them")
+        if source is None:
+            notes.append(f"{condition}: no other split, so every second question was fitted on and the others tested")
+        about = replace(condition, n=len(test_QT))
+        depth = run.manifest.model.trained_depth
+        yield Scales(about, paths, (train_QT, test_QT), costs or Costs(), depth, tuple(notes))
+
+
+def _longer(records: Records, condition: Condition) -> dict[int, Any]:
+    """Utilities along the updates of a condition with longer steps, [Q, J], by the transition's number."""
+    return {
+        updates.condition.transition or 0: updates.floats("utility_before")[:, None]
+        + matrix(updates.other_table("longer_steps")["gains"])
+        for updates in records.updates
+        if updates.condition.same_set(condition) and records.other_table("longer_steps", updates.condition) is not None
+    }
+
+
+def _scales(records: Records, found: Iterator[Scales] | None = None) -> Selection:
+    kept = tuple(each for each in (recorded_scales(records) if found is None else found) if each.curves)
+    notes = list(dict.fromkeys(note for each in kept for note in each.notes))
+    if not kept:
+        how = f"{setting('scales_to', 2)}, {setting('transitions', '1-5,1>3')} and {setting('depths', '1-6')}"
+        notes.append(records.nothing(f"no run holds longer steps and every depth: measure with {how}"))
+    return Selection(kept, tuple(notes))
+
+
+@table(
+    "fitted-scale",
+    "Fitted scale of every update",
+    paper="app:geometry-adaptive",
+    summary="the scale with the best utility for every update and chord, frozen and tested",
+    over=Population(_scales, "--scales-to"),
+    columns=(
+        *(MODEL, TASK, words("Update", KEY), Column("Fitted\nscale [95% CI]", "{fitted:.2f}", ci=True)),
+        *(Column("Cost", "{cost:.2f}"), _over("Gain", "gain"), _over("Over temperature", "over_temperature")),
+        *(_over("Over equal cost", "over_line"), _over("One more loop", "next_loop")),
+    ),
+)
+def fitted_scale(one: Scales) -> Iterator[Row]:
+    """The scale 1 + omega of an update k > R that has the best mean utility on train questions, frozen and tested on
+    others, in 0.001 nats over the full step. A path moves the state; a chord the logits, which is the same under an
+    affine readout; orthogonal keeps the part of the change that rescales no logit; a temperature is that rescaling
+    alone. Equal cost: the line between fixed depths, the readout of k charged. Intervals: by question.
+    """
+    nothing = Estimate(None, len(one.depths[1]))
+    for name, values in fitted_scales(one.curves, *one.depths, one.costs).items():
+        missing = {key: nothing for key in ("over_temperature", "next_loop") if values[key] is None}
+        yield Row(one.condition, name, {**values, **missing, "trained_depth": one.trained_depth})
+
+
+def control_tables(
     records: Records,
     bootstrap: Bootstrap | None = None,
     *,
@@ -210,11 +318,24 @@ def control_table(
     target: float | None = None,
     floor: int = 1,
     acting: Acting | None = None,
-) -> TableResult:
-    """The table `control` with a caller's policies; `acting` carries the policies of a comparison out on the model."""
+) -> tuple[TableResult, TableResult]:
+    """The tables `control` and `fitted-scale` with a caller's policies and the lines of logits of its traces.
+
+    `acting` carries the policies of a comparison out on the model.
+    """
     chosen = _selection(records, compared(records, prepare, target, floor))
     groups = [each if acting is None else replace(each, found=acting(each.pair, each.found)) for each in chosen.kept]
     settings = bootstrap or Bootstrap()
-    return control.finish(
-        [row for each in groups for row in rows_of(each, control.rows(each, settings), settings)], chosen.notes
+    scales = [
+        Scales(
+            each.condition, tuple(curves(each.pair.train, each.pair.test)), each.found.depths, each.found.costs,
+            each.pair.trained_depth,
+        )
+        for each in groups
+    ]  # fmt: skip
+    found = (
+        (control, [row for each in groups for row in rows_of(each, control.rows(each, settings), settings)]),
+        (fitted_scale, [row for each in scales for row in rows_of(each, fitted_scale.rows(each, settings), settings)]),
     )
+    first, second = (declared.finish(rows, chosen.notes) for declared, rows in found)
+    return first, second

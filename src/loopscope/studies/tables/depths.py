@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.studies.declare import MODEL, TASK, Column, Panel, Values, table, words
 from loopscope.studies.populations import OPTION_TASKS, SWEEPS, groups_of, no_depths
-from loopscope.studies.records import DepthSweep, Records
+from loopscope.studies.records import DepthSweep
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """The mean utility of a depth minus that of an earlier one, paired by question."""
 
     reference: int
@@ -22,9 +21,17 @@ class Change:
     change: Estimate
 
     @property
+    def sign(self) -> str:
+        """Whether the interval lies above zero, below zero or holds it."""
+        interval = self.change.interval
+        if interval is None or interval.covers(0.0):
+            return "unresolved"
+        return "rises" if interval.low > 0 else "falls"
+
+    @property
     def declines(self) -> bool:
         """Whether the interval lies below zero."""
-        return self.change.interval is not None and self.change.interval.high < 0
+        return self.sign == "falls"
 
     @property
     def name(self) -> str:
@@ -32,26 +39,26 @@ class Change:
         return f"{self.reference}→{self.depth}"
 
 
-def changes(sweep: DepthSweep, pairs: list[tuple[int, int]], bootstrap: Bootstrap | None = None) -> list[Change]:
+def changes(sweep: DepthSweep, pairs: list[tuple[int, int]], bootstrap: Bootstrap) -> list[Change]:
     """The change between pairs of places among the stored depths; all share their resamples."""
     utility, depths = sweep.utility, sweep.depths
-    found = (bootstrap or Bootstrap()).estimate(
-        {pair: Mean(utility[:, pair[1]] - utility[:, pair[0]]) for pair in pairs}
-    )
+    found = bootstrap.estimate({pair: Mean(utility[:, pair[1]] - utility[:, pair[0]]) for pair in pairs})
     return [Change(depths[first], depths[second], found[first, second]) for first, second in pairs]
 
 
-def running_best(sweep: DepthSweep, bootstrap: Bootstrap | None = None) -> list[Change]:
+def running_best(sweep: DepthSweep, bootstrap: Bootstrap) -> list[Change]:
     """Every depth after the first against the earlier depth with the largest mean utility (ties: the smallest)."""
     means = sweep.utility.mean(axis=0)
     pairs = [(int(np.argmax(means[:index])), index) for index in range(1, len(sweep.depths))]
     return changes(sweep, pairs, bootstrap)
 
 
-def consecutive_changes(sweep: DepthSweep, bootstrap: Bootstrap | None = None) -> list[Change]:
-    """Neighbouring stored depths t, t+1."""
-    pairs = [(index, index + 1) for index, (t, after) in enumerate(pairwise(sweep.depths)) if after == t + 1]
-    return changes(sweep, pairs, bootstrap)
+def neighbours(sweep: DepthSweep) -> list[tuple[int, int]]:
+    """The places of stored depths t, t+1."""
+    return [(index, index + 1) for index, (t, after) in enumerate(pairwise(sweep.depths)) if after == t + 1]
+
+
+NEIGHBOURS = groups_of(lambda records: [sweep for sweep in records.sweeps if neighbours(sweep)], no_depths, "quick")
 
 
 @table(
@@ -87,11 +94,7 @@ def depth_coverage(sweep: DepthSweep, bootstrap: Bootstrap) -> Values:
     "Selection of a transition",
     paper="app:exp-protocol",
     summary="earliest consecutive decline with its interval",
-    over=groups_of(
-        lambda records: [sweep for sweep in records.sweeps if any(b == a + 1 for a, b in pairwise(sweep.depths))],
-        no_depths,
-        "quick",
-    ),
+    over=NEIGHBOURS,
     columns=(
         *(MODEL, TASK, Column("N", "{condition.n}"), Column("Pairs", "{examined}"), Column("Declines", "{declines}")),
         Column("Earliest", "{selected}"),
@@ -104,7 +107,7 @@ def transition_selection(sweep: DepthSweep, bootstrap: Bootstrap) -> Values:
     """Earliest consecutive decrease of mean reference utility with a pointwise 95% paired interval below zero, among
     the neighbouring depths that are stored. Intervals do not adjust for the choice.
     """
-    pairs = consecutive_changes(sweep, bootstrap)
+    pairs = changes(sweep, neighbours(sweep), bootstrap)
     declines = [pair for pair in pairs if pair.declines]
     lowest = min(pairs, key=lambda pair: pair.change.value or 0.0)
     return {
@@ -122,11 +125,7 @@ def transition_selection(sweep: DepthSweep, bootstrap: Bootstrap) -> Values:
     "Mean utility change of every consecutive pair of depths",
     paper="app:exp-protocol",
     summary="every consecutive change, and whether its sign is resolved",
-    over=groups_of(
-        lambda records: [sweep for sweep in records.sweeps if any(b == a + 1 for a, b in pairwise(sweep.depths))],
-        no_depths,
-        "quick",
-    ),
+    over=NEIGHBOURS,
     columns=(
         *(MODEL, TASK, words("Pair", "{key}"), Column("N", "{condition.n}")),
         Column("Change (1e-3)\n[95% CI]", "{change:+.3f}", per=1e-3, ci=True),
@@ -137,17 +136,8 @@ def consecutive(sweep: DepthSweep, bootstrap: Bootstrap) -> Values:
     """Mean utility after a loop minus that before it, for neighbouring depths that are stored, with pointwise 95%
     paired intervals; the sign is unresolved where the interval holds zero.
     """
-    rows = {}
-    for pair in consecutive_changes(sweep, bootstrap):
-        low, high = (pair.change.interval.low, pair.change.interval.high) if pair.change.interval else (0.0, 0.0)
-        sign = "rises" if low > 0 else "falls" if high < 0 else "unresolved"
-        rows[pair.name] = {"change": pair.change, "sign": sign}
-    return rows
-
-
-def _no_options(records: Records) -> str:
-    only = f"this study is about {OPTION_TASKS.words}, and these runs hold none"
-    return records.nothing(only) if records.sweeps else no_depths(records)
+    pairs = changes(sweep, neighbours(sweep), bootstrap)
+    return {pair.name: {"change": pair.change, "sign": pair.sign} for pair in pairs}
 
 
 @table(
@@ -156,10 +146,8 @@ def _no_options(records: Records) -> str:
     paper="app:exp-coverage",
     summary="response imbalance of option tasks by depth",
     over=groups_of(
-        lambda records: [
-            sweep for sweep in records.sweeps if sweep.condition.kind == "options" and sweep.chosen is not None
-        ],
-        _no_options,
+        lambda records: [sweep for sweep in records.sweeps if sweep.correct is not None],
+        lambda records: OPTION_TASKS.none_here(records) if records.sweeps else no_depths(records),
         "quick",
     ),
     columns=(
@@ -174,19 +162,19 @@ def option_responses(sweep: DepthSweep) -> Values:
     """The option that is chosen most often at each depth, counted from 0, and the share of questions whose right option
     it is. Where both differ widely, a change of utility says little about reasoning.
     """
-    assert sweep.chosen is not None
-    assert sweep.correct is not None
-    assert sweep.right is not None
+    correct, all_chosen, right = sweep.correct, sweep.chosen, sweep.right
+    assert correct is not None
+    assert all_chosen is not None
+    assert right is not None
     rows = {}
-    for index, depth in enumerate(sweep.depths):
-        chosen = sweep.chosen[:, index]
+    for index, (depth, chosen) in enumerate(zip(sweep.depths, all_chosen.T, strict=True)):
         option = int(np.bincount(chosen).argmax())  # the smallest of equals
         rows[str(depth)] = {
             "depth": depth,
             "option": option,
             "chosen": (chosen == option).sum(),
             "share": Mean(chosen == option),
-            "right": (sweep.right == option).mean(),
-            "accuracy": Mean(sweep.correct[:, index]),
+            "right": (right == option).mean(),
+            "accuracy": Mean(correct[:, index]),
         }
     return rows

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from loopscope.path import Outcome
 from loopscope.stats import Best, Estimate, Mean, Ratio
 from loopscope.store import Level
 from loopscope.studies.conditions import Condition, at, title
 from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Values, table, words
 from loopscope.studies.populations import Population, Selection, select, updates_with
 from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
+from loopscope.studies.training import OUTCOMES
+
+DESIGN = ("topology", "injection", "depth_prior")
 
 
 @dataclass(frozen=True)
@@ -23,16 +26,15 @@ class RunUpdates:
     condition: Condition
     updates: tuple[Updates, ...]
 
-    def mean(self, values: list[Floats]) -> Floats:
+    def mean(self, values: list[Any]) -> Floats:
         """The mean over the updates of each question: [N] or [N, ...] from one such array per update."""
         return np.asarray(np.mean(np.stack(values), axis=0, dtype=np.float64))
 
     @cached_property
     def design(self) -> dict[str, str]:
         """Topology, injection and depth prior as the run's manifest has them."""
-        records = self.updates[0].records
-        found = records.run_of(self.condition).manifest.model.design if records else {}
-        return {name: title(found[name]) for name in ("topology", "injection", "depth_prior") if name in found}
+        found = self.condition.manifest.model.design if self.condition.manifest else {}
+        return {name: title(found[name]) for name in DESIGN if name in found}
 
 
 def _by_run(records: Records) -> Selection:
@@ -66,14 +68,13 @@ def families(run: RunUpdates) -> Values:
     on the same questions. Intervals resample questions, each with all of its updates.
     """
     updates, unknown = run.updates, Estimate(None, run.condition.n)
-    signs = [np.sign(each.gain) for each in updates]
+    signs = [each.right_signs for each in updates]
     sweep = updates[0].sweep
     values = {
         "updates": ", ".join(each.condition.update for each in updates),
-        **{name: run.design.get(name) for name in ("topology", "injection", "depth_prior")},
+        **{name: run.design.get(name) for name in DESIGN},
         "share": Ratio(sum(each.finite_step for each in updates), sum(each.harmful for each in updates)),
-        "sign_slope": Mean(run.mean([np.sign(u.slope) == s for u, s in zip(updates, signs, strict=True)])),
-        "sign_quadratic": Mean(run.mean([np.sign(u.predicted) == s for u, s in zip(updates, signs, strict=True)])),
+        **{name: Mean(run.mean([each[name] for each in signs])) for name in ("sign_slope", "sign_quadratic")},
         "best_depth": Best(sweep.depths, sweep.utility) if sweep else unknown,
     }
     if not all(each.has("grid_gain") for each in updates):
@@ -92,10 +93,10 @@ def families(run: RunUpdates) -> Values:
         *(*IDENTITY, Column("Residual\n[95% CI]", "{residual:.3g}", ci=True), Column("Largest", "{largest:.3g}")),
         Column("ΔU (1e-3)\n[95% CI]", "{gain:+.3f}", per=1e-3, ci=True),
         Column("A (1e-3)\n[95% CI]", "{slope:+.3f}", per=1e-3, ci=True),
-        Column("Progressing", "{progressing:.1%}", group="Updates (%)"),
-        Column("Neutral", "{neutral:.1%}", group="Updates (%)"),
-        Column("Directional", "{directional:.1%}", group="Updates (%)"),
-        Column("Finite-step", "{finite_step:.1%}", group="Updates (%)"),
+        *(
+            Column(name.replace("_", "-").capitalize(), f"{{{name}:.1%}}", group="Updates (%)")
+            for name in reversed(OUTCOMES)
+        ),
     ),
 )
 def convergence(updates: Updates) -> Values:
@@ -103,16 +104,10 @@ def convergence(updates: Updates) -> Values:
     mean gain and slope, and shares of outcomes: progressing and neutral updates, directional and finite-step failures.
     """
     residual = updates.floats("relative_change")
-    outcomes = {
-        "progressing": Outcome.PROGRESSING,
-        "neutral": Outcome.NEUTRAL,
-        "directional": Outcome.DIRECTIONAL_FAILURE,
-        "finite_step": Outcome.FINITE_STEP_FAILURE,
-    }
     return {
         "residual": Mean(residual),
         "largest": residual.max(),
         "gain": Mean(updates.gain),
         "slope": Mean(updates.slope),
-        **{name: Mean(updates.outcome == code) for name, code in outcomes.items()},
+        **{name: Mean(updates.outcome == code) for name, code in reversed(OUTCOMES.items())},
     }

@@ -20,23 +20,16 @@ from loopscope.path import (
     beneficial_lower_bound,
     refine_bracket,
     regret_bound,
+    root_sandwich,
     scale_bound,
     scale_error_interval,
     taylor_scale_bound,
+    taylor_value_bound,
 )
 from loopscope.stats import Maximum, Mean, Quantile, Statistic
 from loopscope.store import Level
-from loopscope.studies.declare import IDENTITY, KEY, Column, Row, Values, table, words
-from loopscope.studies.populations import (
-    CONCAVE_PATHS,
-    Population,
-    Selection,
-    name_of,
-    no_updates,
-    notes_on,
-    select,
-    updates_with,
-)
+from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Row, Values, table, words
+from loopscope.studies.populations import AFFINE, CONCAVE_PATHS, select, updates_with, with_table
 from loopscope.studies.records import Floats, Mask, Records, Updates
 
 PATHS = tuple(
@@ -47,16 +40,15 @@ PATHS = tuple(
     )
 )
 BOUNDS = ("fp64_M", "fp64_C_upper", "fp64_S")
-BRACKET = ("optimum_slope", "optimum_curvature")
-"""Lists of both ends, where the stored bracket can be narrowed."""
+BOUNDED = updates_with(*PATHS, *BOUNDS, level=Level.FULL, about=CONCAVE_PATHS)
 QUARTILES = {"p25": 0.25, "median": 0.5, "p75": 0.75}
 
 
 class Fp64Paths:
     """Columns of `questions` that start with `fp64_`."""
 
-    def __init__(self, updates: Updates) -> None:
-        self.updates = updates
+    def __init__(self, updates: Updates, inside: Mask | None = None) -> None:
+        self.updates = updates if inside is None else updates.where(inside)
 
     def floats(self, name: str) -> Floats:
         """A column without its prefix."""
@@ -74,9 +66,7 @@ class Fp64Paths:
     @cached_property
     def error(self) -> Interval:
         """|α̂ − α*|, smallest and largest value that the bracket allows."""
-        return scale_error_interval(
-            self.floats("predicted_scale"), self.floats("optimum_low"), self.floats("optimum_high")
-        )
+        return scale_error_interval(*map(self.floats, ("predicted_scale", "optimum_low", "optimum_high")))
 
     @cached_property
     def regret(self) -> Interval:
@@ -97,7 +87,7 @@ class Fp64Paths:
 
 def primary_paths(updates: Updates) -> Fp64Paths:
     """The FP64 paths with A > 0, Q < 0."""
-    return Fp64Paths(updates.where(Fp64Paths(updates).primary))
+    return Fp64Paths(updates, Fp64Paths(updates).primary)
 
 
 @table(
@@ -127,7 +117,7 @@ def refined_optima(updates: Updates) -> Values:
     }
     rows = {}
     for key, inside in populations.items():
-        paths = Fp64Paths(updates.where(inside))
+        paths = Fp64Paths(updates, inside)
         rows[key] = {
             "n": inside.sum(),
             "error_low": Mean(paths.error.lower),
@@ -144,7 +134,7 @@ def refined_optima(updates: Updates) -> Values:
     "Scale bounds",
     paper="tab:cloud-bound-comparison",
     summary="global, integrated and signed scale bounds",
-    over=updates_with(*PATHS, *BOUNDS, level=Level.FULL, about=CONCAVE_PATHS),
+    over=BOUNDED,
     columns=(
         *(*IDENTITY, Column("n", "{n}")),
         Column("M/(2κ)", "{global_median:.4f} [{global_p75:.4f}]"),
@@ -161,12 +151,9 @@ def scale_bounds(updates: Updates) -> Values:
     """
     paths = primary_paths(updates)
     bounds, error = paths.bounds(), paths.error.upper
-    quartiles = {
-        f"{name}_{suffix}": Quantile(values, p) for name, values in bounds.items() for suffix, p in QUARTILES.items()
-    }
     return {
         "n": error.size,
-        **quartiles,
+        **{f"{name}_{quartile}": Quantile(bounds[name], p) for name in bounds for quartile, p in QUARTILES.items()},
         **{f"{name}_covers": (values >= error).sum() for name, values in bounds.items()},
         "integrated_below_one": Mean(bounds["integrated"] < 1),
     }
@@ -177,7 +164,7 @@ def scale_bounds(updates: Updates) -> Values:
     "Distribution of the integrated bounds",
     paper="tab:integrated-bound-distribution",
     summary="distribution of integrated bounds",
-    over=updates_with(*PATHS, *BOUNDS, level=Level.FULL, about=CONCAVE_PATHS),
+    over=BOUNDED,
     columns=(
         *(*IDENTITY, words("Estimate", KEY)),
         Column("C/κ", "{scale_bound:.4f}"),
@@ -201,13 +188,76 @@ def integrated_bounds(updates: Updates) -> Values:
         "gain": paths.floats("gain"),
     }
 
-    def summary(key: str, values: Floats) -> Statistic:
-        return (
-            Mean(values) if key == "mean" else Maximum(values) if key == "maximum" else Quantile(values, QUARTILES[key])
-        )
+    def row(statistic: type[Statistic], *more: float) -> Values:
+        return {name: statistic(values, *more) for name, values in quantities.items()}
 
-    keys = ("mean", *QUARTILES, "maximum")
-    return {key: {name: summary(key, values) for name, values in quantities.items()} for key in keys}
+    return {"mean": row(Mean), **{name: row(Quantile, p) for name, p in QUARTILES.items()}, "maximum": row(Maximum)}
+
+
+@table(
+    "guaranteed-signs",
+    "What the curvature bounds guarantee of the full step",
+    paper="thm:integrated-step",
+    summary="signs, values and roots that curvature bounds guarantee",
+    over=updates_with(*PATHS, *BOUNDS, "fp64_L_D", "fp64_mu", level=Level.FULL, about=CONCAVE_PATHS),
+    columns=(
+        Panel(
+            (
+                *(*IDENTITY, Column("Signs\nguaranteed", "{signs}/{n}"), Column("Right", "{right_signs}/{signs}")),
+                Column("|ΔU−(A+Q)|", "{gap:.3e}", group="Median"),
+                Column("C", "{integrated:.3e}", group="Median"),
+                Column("M/6", "{taylor:.3e}", group="Median"),
+                Column("C", "{integrated_covers}/{n}", group="Covers the gap"),
+                Column("M/6", "{taylor_covers}/{n}", group="Covers the gap"),
+            ),
+            "(a) Gain of the full step",
+        ),
+        Panel(
+            (
+                *(*IDENTITY, Column("Rising,\nstrictly concave", "{rooted}"), Column("Root below 1", "{bounded}")),
+                Column("Boundary\nin interval", "{inside}/{known}"),
+                Column("Mean width\nof interval", "{width:.4f}"),
+                Column("Mean distance\nbound", "{distance:.4f}"),
+            ),
+            "(b) End of progress between 2A/L and 2A/μ",
+        ),
+    ),
+)
+def guaranteed_signs(updates: Updates) -> Values:
+    """(a) A+Q has the sign of the full-step gain wherever |A+Q| exceeds the integrated bound C; both C and M/6 bound
+    the error of A+Q. (b) Where the slope is positive and the curvature stays below zero, the end of progress lies
+    between 2A/L and 2A/μ, cut off at one; roots guaranteed below one have a bound of the distance to the predicted
+    root. Boundaries are those known up to a bracket.
+    """
+    paths = Fp64Paths(updates)
+    slope, quadratic, gain = map(paths.floats, ("slope", "quadratic", "gain"))
+    gap, integrated = np.abs(gain - (slope + quadratic)), paths.floats("C_upper")
+    taylor = np.asarray(taylor_value_bound(paths.floats("M")))
+    sure = np.abs(slope + quadratic) > integrated
+    rising = (slope > 0) & (paths.floats("mu") > 0)
+    sandwich = root_sandwich(*(each[rising] for each in (slope, paths.floats("mu"), paths.floats("L_D"))))
+    low, high = np.atleast_1d(sandwich.boundary_lower, sandwich.boundary_upper)
+    bounded, distance = np.atleast_1d(sandwich.bounded, sandwich.distance)
+    ends = [np.full(int(rising.sum()), np.nan)] * 2
+    if updates.has_some("fp64_boundary"):
+        ends = [updates.element("fp64_boundary", end)[rising] for end in (0, 1)]
+    known = ~np.isnan(ends[0])
+    return {
+        "n": len(updates),
+        "signs": sure.sum(),
+        "right_signs": (sure & (np.sign(slope + quadratic) == np.sign(gain))).sum(),
+        "gap": Quantile(gap, 0.5),
+        "integrated": Quantile(integrated, 0.5),
+        "taylor": Quantile(taylor, 0.5),
+        "integrated_covers": (integrated >= gap).sum(),
+        "taylor_covers": (taylor >= gap).sum(),
+        "rooted": rising.sum(),
+        "bounded": bounded.sum(),
+        "known": known.sum(),
+        "inside": ((ends[0] <= high) & (ends[1] >= low))[known].sum(),
+        "width": Mean(high - low),
+        "distance": Mean(distance[bounded]),
+    }
 
 
 @table(
@@ -249,7 +299,7 @@ def bound_selected_values(updates: Updates) -> Values:
         "selected_positive": (gain > 0).sum(),
         "mean_gain": Mean(gain),
         "advantage": Mean(gain - quarter),
-        **{f"scale_{suffix}": Quantile(scale, p) for suffix, p in QUARTILES.items()},
+        **{f"scale_{quartile}": Quantile(scale, p) for quartile, p in QUARTILES.items()},
         "scale_minimum": scale.min() if scale.size else None,
         "scale_maximum": scale.max() if scale.size else None,
         "without_scale": (~moved).sum(),
@@ -277,7 +327,7 @@ def _all_covered(rows: Sequence[Row], records: Records) -> Iterable[str]:
     "Refinement of numerical optimum intervals",
     paper="tab:bound-reference-refinement",
     summary="errors that a signed bound misses",
-    over=updates_with(*PATHS, *BOUNDS, level=Level.FULL, about=CONCAVE_PATHS),
+    over=BOUNDED,
     columns=(
         *(*IDENTITY, words("Source row", KEY)),
         Column("Original\nerror upper", "{error_upper:.8f}"),
@@ -293,47 +343,30 @@ def optimum_refinement(updates: Updates) -> Values:
     Margin is bound minus refined error upper, in units of 0.00001.
     """
     paths = primary_paths(updates)
-    missed = paths.bounds()["signed"] < paths.error.upper
-    paths = Fp64Paths(paths.updates.where(missed))
-    refinable = paths.of_kind("interior") & (paths.floats("optimum_low") < paths.floats("optimum_high"))
-    ends = [paths.updates.element(f"fp64_{name}", end) for name in BRACKET for end in (0, 1)]
-    refinable &= ~np.isnan(ends).any(axis=0) & (ends[2] > 0)
+    paths = Fp64Paths(paths.updates, paths.bounds()["signed"] < paths.error.upper)
+    predicted, low, high = map(paths.floats, ("predicted_scale", "optimum_low", "optimum_high"))
+    # Slopes and curvatures at both ends, where the stored bracket can be narrowed.
+    ends = [paths.updates.element(f"fp64_optimum_{name}", end) for name in ("slope", "curvature") for end in (0, 1)]
+    inside = paths.of_kind("interior") & (low < high) & ~np.isnan(ends).any(axis=0) & (ends[2] > 0)
     bound, refined = paths.bounds()["signed"], np.full(len(paths.updates), np.nan)
-    inside = Fp64Paths(paths.updates.where(refinable))
-    low, high = (inside.floats(name) for name in ("optimum_low", "optimum_high"))
-    bracket = refine_bracket(low, high, *(each[refinable] for each in ends))
-    refined[refinable] = scale_error_interval(inside.floats("predicted_scale"), bracket.lower, bracket.upper).upper
+    bracket = refine_bracket(*(each[inside] for each in (low, high, *ends)))
+    refined[inside] = scale_error_interval(predicted[inside], bracket.lower, bracket.upper).upper
     return {
         f"{row:05d}": {  # five digits, as the paper writes it
             "error_upper": paths.error.upper[place],
             "signed_bound": bound[place],
-            "refined_upper": refined[place] if refinable[place] else None,
-            "margin": bound[place] - refined[place] if refinable[place] else None,
+            "refined_upper": refined[place] if inside[place] else None,
+            "margin": bound[place] - refined[place] if inside[place] else None,
         }
         for place, row in enumerate(paths.updates.frame["source_row"])
     }
-
-
-def _certified(records: Records) -> Selection:
-    """Updates whose run holds certificates, or has them next to it."""
-    found = {updates: records.certificates(updates.condition) is not None for updates in records.updates}
-    kept = tuple(updates for updates, there in found.items() if there)
-    missing = [updates.condition for updates, there in found.items() if not there]
-    notes = [*notes_on(updates.condition for updates in kept)]
-    curved = dict.fromkeys(condition.model_title for condition in missing if not condition.affine)
-    notes += [f"{name} is not certified: its readout is not affine" for name in curved]
-    without = dict.fromkeys(name_of(condition) for condition in missing if condition.affine)
-    if without:
-        how = f"measure with {setting('certify', True)}, or `loopscope certify RUN`"
-        notes.append(f"without certificates: {', '.join(without)} ({how})")
-    return Selection(kept, tuple(notes) if found else (*notes, no_updates(records)))
 
 
 @table(
     "certificates",
     "Verdicts that no rounding can overturn",
     summary="verdicts that no rounding can overturn",
-    over=Population(_certified, "--certify"),
+    over=with_table("certificates", setting("certify", True), "--certify", AFFINE),
     columns=(
         *(*IDENTITY, Column("Outcomes\ncertified", "{certified}/{updates}"), Column("Share (%)", "{share:.2%}")),
         Column("By\nballs", "{in_balls}"),
@@ -351,27 +384,22 @@ def certificates(updates: Updates) -> Values:
     quarter-step recoveries that they decide. How the model computed its states, and states rounded to BF16 after an
     intervention, are not part of it. Widths and the regret bound in nats.
     """
-    assert updates.records is not None
-    frame = updates.records.certificates(updates.condition)
-    assert frame is not None
     recorded = updates.frame.select("row", recorded=pl.Series(updates.outcome))
-    joined = frame.join(recorded, on="row", how="inner")
-    outcome, recovered = joined["outcome"], joined["recovered"]
-    certified = joined.height - outcome.null_count()
-    return {
-        "updates": joined.height,
-        "certified": certified,
-        "share": certified / joined.height if joined.height else None,
-        "in_balls": int((joined["arithmetic"] == "balls").sum()),
-        "contradicted": int((outcome != joined["recorded"]).sum() or 0),
-        "signs": joined.height - joined["prediction_sign"].null_count(),
-        "failures": int((outcome == Outcome.FINITE_STEP_FAILURE.value).sum() or 0),
-        "recovered": int(recovered.sum() or 0),
-        "lost": int((~recovered).sum() or 0),
-        "safe": joined.height - joined["safe_scale"].null_count(),
-        **{
-            f"{name}_width": joined[name].list.eval(pl.element().diff()).list.last().median()
-            for name in ("slope", "gain")
-        },
-        "regret": joined["regret_high"].median(),
-    }
+    joined = updates.other_table("certificates").join(recorded, on="row", how="inner")
+    recovered = pl.col("recovered")
+    values: Values = joined.select(
+        updates=pl.len(),
+        certified=pl.col("outcome").count(),
+        share=pl.col("outcome").count() / pl.len(),
+        in_balls=(pl.col("arithmetic") == "balls").sum(),
+        contradicted=(pl.col("outcome") != pl.col("recorded")).sum(),
+        signs=pl.col("prediction_sign").count(),
+        failures=(pl.col("outcome") == Outcome.FINITE_STEP_FAILURE.value).sum(),
+        recovered=recovered.sum(),
+        lost=(~recovered).sum(),
+        safe=pl.col("safe_scale").count(),
+        slope_width=(pl.col("slope").list.last() - pl.col("slope").list.first()).median(),
+        gain_width=(pl.col("gain").list.last() - pl.col("gain").list.first()).median(),
+        regret=pl.col("regret_high").median(),
+    ).row(0, named=True)
+    return values

@@ -68,17 +68,16 @@ def quadratic_intervention(updates: Updates) -> Values:
     reports the paired utility advantage and net recovery differences. Outcomes use the computed BF16 intervention
     states.
     """
+    failures = updates.finite_step
     gains = {action: updates.floats(name) for action, name in BF16_GAINS.items()}
-    recovered: dict[str, Floats] = {
-        action: (values[updates.finite_step] > 0).astype(float) for action, values in gains.items()
-    }
+    recovered = {action: (values[failures] > 0).astype(float) for action, values in gains.items()}
     for columns in (gains, recovered):
         columns["difference"] = columns["quadratic"] - columns["quarter"]
     return {
         action: {
             "mean_gain": Mean(gains[action]),
             "recovered": int(recovered[action].sum()),
-            "failures": updates.finite_step.sum(),
+            "failures": failures.sum(),
             "recovery": Mean(recovered[action]),
         }
         for action in gains
@@ -128,13 +127,21 @@ def exact_recovery(updates: Updates) -> Values:
     return rows
 
 
+def _has_rounded(updates: Updates) -> bool:
+    return updates.has(*BF16_GAINS.values())
+
+
+def _has_bound(updates: Updates) -> bool:
+    return updates.condition.concave and updates.has("fp64_L_D", "fp64_quarter_gain")
+
+
 @table(
     "interventions",
     "Scale selection",
     paper="tab:interventions-main",
     summary="quadratic and bound-selected steps at a glance",
     over=groups_of(
-        lambda records: [updates for updates in records.updates if _rules(updates)],
+        lambda records: [updates for updates in records.updates if _has_rounded(updates) or _has_bound(updates)],
         lambda records: records.nothing(f"no condition has interventions: measure with {setting('level', 'grid')}"),
         "grid",
     ),
@@ -153,10 +160,9 @@ def interventions(updates: Updates) -> Values:
     are listed separately. Brackets give paired 95% intervals. Bound selection uses FP64.
     """
     rows: dict[str, Values] = {}
-    rules = _rules(updates)
-    if "quadratic" in rules:
+    failures = updates.finite_step
+    if _has_rounded(updates):
         quarter, selected = (updates.floats(name) for name in BF16_GAINS.values())
-        failures = updates.finite_step
         rows["quadratic"] = {
             "recovered_quarter": (quarter[failures] > 0).sum(),
             "recovered_selected": (selected[failures] > 0).sum(),
@@ -167,8 +173,8 @@ def interventions(updates: Updates) -> Values:
             "advantage": Mean(selected - quarter),
             "without_scale": 0,
         }
-    if "bound" in rules:
-        found = bound_selected_values(updates.where(updates.finite_step))
+    if _has_bound(updates):
+        found = bound_selected_values(updates.where(failures))
         rows["bound"] = {
             "recovered_quarter": found["quarter_positive"],
             "recovered_selected": found["selected_positive"],
@@ -177,12 +183,6 @@ def interventions(updates: Updates) -> Values:
             **{name: found[name] for name in ("n", "mean_gain", "advantage", "without_scale")},
         }
     return rows
-
-
-def _rules(updates: Updates) -> set[str]:
-    quadratic = updates.has(*BF16_GAINS.values())
-    bound = updates.condition.concave and updates.has("fp64_L_D", "fp64_quarter_gain")
-    return {name for name, there in (("quadratic", quadratic), ("bound", bound)) if there}
 
 
 @table(
@@ -228,8 +228,7 @@ def transitions(updates: Updates) -> Values:
         "full": Mean(gain),
         "quarter": Mean(quarter),
         "quadratic": Mean(quadratic),
-        "sign_slope": Mean(np.sign(updates.slope) == np.sign(gain)),
-        "sign_quadratic": Mean(np.sign(updates.predicted) == np.sign(gain)),
+        **{name: Mean(right) for name, right in updates.right_signs.items()},
         "over_full": Mean(quadratic - gain),
         "recovered_beyond_margin": (quadratic[failures] > EFFECT_MARGIN).sum(),
         "failures_quarter": Mean(quarter[failures]),
@@ -251,8 +250,8 @@ LONGER_STEPS = with_table("longer_steps", setting("scales_to", 2), "--scales-to"
 
 def best_scales(gains: Floats) -> Floats:
     """The best of the scales 0, 0.05, … of every question, ties to the smallest."""
-    scales = scales_up_to((gains.shape[1] - 1) / (len(GRID) - 1)) if gains.size else np.empty(0)
-    return np.asarray(scales[gains.argmax(axis=1)]) if gains.size else scales
+    scales = scales_up_to((gains.shape[1] - 1) / (len(GRID) - 1))
+    return np.asarray(scales[gains.argmax(axis=1)]) if gains.size else np.empty(0)
 
 
 @table(
@@ -278,17 +277,12 @@ def longer_steps(updates: Updates) -> Values:
     of Aα + Qα² on [0, S]. Intervals resample questions.
     """
     frame = updates.other_table("longer_steps")
-    gains = matrix(frame["gains"])
-    end = (gains.shape[1] - 1) / (len(GRID) - 1)
-    rows = {}
-    for key, inside in (
-        ("all", updates.gain == updates.gain),
-        ("progressing", updates.gain > 0),
-        ("harmful", updates.harmful),
-    ):
-        end_slope, quadratic = (frame[name].to_numpy()[inside] for name in ("end_slope", "quadratic_gain"))
-        best_scale, best_gain = best_scales(gains[inside]), gains[inside].max(axis=1, initial=-np.inf)
-        full = gains[inside, len(GRID) - 1]
+    gains, columns = matrix(frame["gains"]), [frame[name].to_numpy() for name in ("end_slope", "quadratic_gain")]
+    end, rows = (gains.shape[1] - 1) / (len(GRID) - 1), {}
+    populations = {"all": updates.gain == updates.gain, "progressing": updates.gain > 0, "harmful": updates.harmful}
+    for key, inside in populations.items():
+        end_slope, quadratic, gain = (values[inside] for values in (*columns, gains))
+        best_scale, best_gain, full = best_scales(gain), gain.max(axis=1, initial=-np.inf), gain[:, len(GRID) - 1]
         rows[key] = {
             "n": inside.sum(),
             "end": end,
@@ -296,7 +290,7 @@ def longer_steps(updates: Updates) -> Values:
             "beyond": Mean(best_scale > 1),
             "at_end": (best_scale == scales_up_to(end)[-1]).sum(),
             "best_scale": Mean(best_scale),
-            "extra": Mean(best_gain - gains[inside, : len(GRID)].max(axis=1, initial=-np.inf)),
+            "extra": Mean(best_gain - gain[:, : len(GRID)].max(axis=1, initial=-np.inf)),
             "over_full": Mean(best_gain - full),
             "quadratic_over_full": Mean(quadratic - full),
         }

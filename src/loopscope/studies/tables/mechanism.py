@@ -40,8 +40,7 @@ def mechanism(updates: Updates) -> Values:
         "finite_step": updates.finite_step.sum(),
         "harmful": updates.harmful.sum(),
         "share": Ratio(updates.finite_step, updates.harmful),  # both counts vary with the resample
-        "sign_slope": Mean(np.sign(slope) == np.sign(gain)),
-        "sign_quadratic": Mean(np.sign(predicted) == np.sign(gain)),
+        **{name: Mean(right) for name, right in updates.right_signs.items()},
         "rank_correlation": Spearman(predicted, gain),
         "mae_slope": Mean(np.abs(slope - gain)),
         "mae_quadratic": Mean(np.abs(predicted - gain)),
@@ -89,10 +88,10 @@ def exact_kl(updates: Updates) -> Values:
     from endpoint logits. The last column counts finite-step failures whose slope is positive and below that correction
     numerically.
     """
+    # Under the paper's protocol, those of the same FP32 readout.
+    own = updates.has("kl_slope", "kl_gain")
+    slope, gain = (updates.floats(f"kl_{name}" if own else name) for name in ("slope", "gain"))
     correction = updates.floats("kl_correction")
-    slope, gain = updates.slope, updates.gain
-    if updates.has("kl_slope", "kl_gain"):  # the paper's own, of the same FP32 readout
-        slope, gain = updates.floats("kl_slope"), updates.floats("kl_gain")
     ordered, residual = (slope > 0) & (slope < correction), gain - (slope - correction)
     exceptions = np.flatnonzero(updates.finite_step & ~ordered)
     worst = exceptions[np.argmin(gain[exceptions])] if exceptions.size else None

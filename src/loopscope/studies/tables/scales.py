@@ -22,7 +22,7 @@ from loopscope.stats import Estimate, Mean, Quantile, Ratio, Spearman
 from loopscope.store import Level
 from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Values, table, words
 from loopscope.studies.populations import updates_with
-from loopscope.studies.records import GRID_SCALES, Floats, Mask, Updates
+from loopscope.studies.records import GRID_SCALES, Floats, Mask, Updates, matrix
 
 FIXED_SCALES: tuple[float, ...] = tuple(uniform_grid(5).tolist())
 FIXED = {scale: f"fixed_{round(100 * scale)}" for scale in FIXED_SCALES}
@@ -159,7 +159,7 @@ def path_curvature(updates: Updates) -> Values:
     # ε is fixed on the complete evaluation set, before restricting to the primary subset.
     epsilon = RELATIVE_EPSILON * float(np.median(np.abs(2 * updates.quadratic)))
     inside = updates.where(updates.primary)
-    curvature = inside.matrix("curvature_path").reshape(len(inside), len(CURVATURE_SCALES))
+    curvature = matrix(inside.frame["curvature_path"], len(CURVATURE_SCALES))
     origin = np.abs(curvature[:, 0])
     defined = origin > epsilon
     ratio = curvature[defined, HALF] / curvature[defined, 0]

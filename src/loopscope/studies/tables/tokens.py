@@ -68,8 +68,7 @@ def tokens(group: Tokens) -> Values:
     reference log-probability increments, in units of 0.001. Paired 95% intervals resample questions, retaining their
     tokens together.
     """
-    names = ("slope", "gain", "quarter_gain", "quadratic_gain")
-    slope, gain, quarter, quadratic = (group.floats(name) for name in names)
+    slope, gain, quarter, quadratic = map(group.floats, ("slope", "gain", "quarter_gain", "quadratic_gain"))
     failed = np.asarray(classify(slope, gain) == Outcome.FINITE_STEP_FAILURE)
     clusters = Clusters.of(group.frame["row"].to_numpy())
     return {

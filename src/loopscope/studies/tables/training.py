@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from loopscope.errors import setting
 from loopscope.stats import Bootstrap, Estimate
-from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, Value, table, words
+from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, Values, table, words
 from loopscope.studies.populations import Population, Selection, notes_on
 from loopscope.studies.records import Records
-from loopscope.studies.training import MEASURES, Training, no_steps, trainings, without_step
+from loopscope.studies.training import MEASURES, no_steps, trainings, without_step
 
 
 def _thousandths(head: str, name: str, *, ci: bool = False) -> Column:
@@ -75,21 +75,18 @@ def training(records: Records, bootstrap: Bootstrap) -> Iterator[Row]:
     gain, slope, quadratic coefficient and accumulated curvature, mean predicted scale and what quarter and quadratic
     steps gain; mean utility after the update, and the depth with the highest one. 95% intervals resample questions.
     """
-    return (row for one in trainings(records, bootstrap) for row in _rows(one))
-
-
-def _rows(one: Training) -> Iterator[Row]:
-    for moment in (moment for moments in one.updates.values() for moment in moments):
-        unknown = Estimate(None, moment.condition.n)
-        depths = one.depths_at(moment.step)
-        best = unknown if depths is None else depths.best
-        there = unknown if depths is None or best.value is None else depths.utility[int(best.value)]
-        measures = {name: moment.found.get(name, unknown) for name in MEASURES}
-        values: dict[str, Value] = {
-            "series": one.title,
-            "step": moment.step,
-            **measures,
-            "best_depth": best,
-            "best_utility": there,
-        }
-        yield Row(moment.condition, f"step {moment.step}", values)
+    for one in trainings(records, bootstrap):
+        for moment in (moment for moments in one.updates.values() for moment in moments):
+            unknown = Estimate(None, moment.condition.n)
+            depths = one.depths_at(moment.step)
+            best = unknown if depths is None else depths.best
+            there = unknown if depths is None or best.value is None else depths.utility[int(best.value)]
+            measures = {name: moment.found.get(name, unknown) for name in MEASURES}
+            values: Values = {
+                "series": one.title,
+                "step": moment.step,
+                **measures,
+                "best_depth": best,
+                "best_utility": there,
+            }
+            yield Row(moment.condition, f"step {moment.step}", values)

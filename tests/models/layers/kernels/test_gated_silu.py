@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.models.layers.mlp import gated_silu_joined
+from loopscope.models.layers.linear import gated_silu_joined
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (3, 26), (2, 3, 600), (2, 2100)])
@@ -17,14 +17,6 @@ def test_equals_the_plain_code(interpreted, launches, ulps, shape, dtype):
     expected = gated_silu_joined(both, plain=False, impl="reference")
     assert ulps(found, expected) <= 2
     assert (found == expected).float().mean() > 0.99
-
-
-@pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
-def test_far_from_zero(interpreted):
-    gate = torch.tensor([[-300.0, -20.0, 0.0, 20.0, 300.0]])
-    both = torch.cat([gate, torch.full_like(gate, 2.0)], dim=-1).to(torch.bfloat16)
-    found = gated_silu_joined(both, plain=False)
-    assert torch.equal(found, gated_silu_joined(both, plain=False, impl="reference"))
 
 
 def test_part_of_a_wider_tensor(interpreted):

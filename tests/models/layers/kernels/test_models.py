@@ -8,8 +8,8 @@ import torch
 from loopscope.kernels.choice import implementation
 from loopscope.kernels.layers import rotate_in_place
 from loopscope.models.batch import Batch
-from loopscope.models.layers.mlp import gated_silu_joined, half_squared_relu
-from loopscope.models.layers.norm import WeightlessNorm
+from loopscope.models.layers.linear import gated_silu_joined, half_squared_relu
+from loopscope.models.layers.residual import WeightlessNorm
 from loopscope.models.layers.rope import Rotary, rotate
 from loopscope.models.load import load_model
 from loopscope.models.walk import Walk

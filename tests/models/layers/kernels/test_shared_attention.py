@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from loopscope.kernels import shared_attention
-from loopscope.models.layers.attention import attend
+from loopscope.models.layers.attention import attend, takes_shared
 from loopscope.models.layers.mask import attention_context
-from loopscope.models.layers.varlen import takes_shared
 from loopscope.models.packing import Group, common_prefix, pack
 
 

@@ -5,7 +5,6 @@ TRITON_INTERPRET=1 pytest tests/readout/affine/kernel
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import warnings
@@ -19,22 +18,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 collect_ignore = [] if INTERPRETED else ["test_kernel.py"]
 
 
-def _with_bfloat16(create_dot):
-    """The interpreter multiplies BF16 matrices as the integers that hold them; here it takes them for numbers."""
-    import numpy as np
-    import triton.language as tl
-
-    def dot(self, a, b, d, *options):
-        if a.dtype.scalar == tl.bfloat16:
-            handle = importlib.import_module("triton.runtime.interpreter").TensorHandle
-            a, b = (handle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32) for x in (a, b))
-        return create_dot(self, a, b, d, *options)
-
-    return dot
-
-
 @pytest.fixture(autouse=True)
-def interpreted(monkeypatch):
+def interpreted():
     """The kernels, interpreted; on a GPU they run as they are."""
     from loopscope.kernels.choice import implementation
 
@@ -43,8 +28,6 @@ def interpreted(monkeypatch):
             yield
             return
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy warns where exponentials overflow
-        builder = importlib.import_module("triton.runtime.interpreter").InterpreterBuilder
-        monkeypatch.setattr(builder, "create_dot", _with_bfloat16(builder.create_dot))
         with implementation("triton"):
             yield
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from loopscope.readout import Survey, affine_path
-from loopscope.readout.affine.kernel import Plan
+from loopscope.readout.affine.kernel import Plan, empty_logits
 from loopscope.readout.affine.query import Query, grid, places_on
 from loopscope.readout.affine.sources import StoredLogits
 
@@ -51,7 +51,10 @@ def reduced(z0: Tensor, z1: Tensor, targets: Tensor, scales=None, places=None, o
     query = Query(source, targets, scales, places, order, distributions=True)
     plan, tokens = Plan.of(query), z0.shape[0]
     out = torch.full((plan.slots, 1, tokens), torch.nan, dtype=torch.float64, device=z0.device)
-    plan.reduce(torch.stack([z0, z1]), None, targets, out, slice(0, tokens))
+    share = torch.zeros((), device=z0.device)
+    logits = empty_logits(2 * tokens, z0.shape[1], z0.device).unflatten(0, (2, tokens))
+    logits[0], logits[1] = z0, z1
+    plan.reduce(logits, None, targets, share, out, slice(0, tokens))
     return plan.answer(query, out[:, 0])
 
 

@@ -8,8 +8,8 @@ import pytest
 import rows
 import torch
 
-from loopscope.kernels.product import rounded_product
 from loopscope.readout import affine_path, affine_path_from_states
+from loopscope.readout.affine.kernel import missing_share
 from loopscope.readout.affine.path import surveys
 
 AT = rows.AT
@@ -64,6 +64,20 @@ def test_a_path_from_states(states, dtype, bias):
     assert ours.backends_used == {"kernel"}
 
 
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_a_head_whose_bias_masks_some_entries(states, tokens):
+    h, h_plus, weight, bias, targets = states(tokens, 72, 32, scale=2.0, bias=True)
+    bias[::3] = -3.0e38
+    targets = targets // 3 * 3 + 1
+    ours, exact = (
+        affine_path_from_states(h, h_plus, weight, bias, targets, dtype=kind, impl=impl).per_token().survey(21, AT, 2)
+        for kind, impl in ((torch.float32, "kernel"), (torch.float64, "reference"))
+    )
+    found, true = rows.quantities(ours), rows.quantities(exact)
+    for name in found:
+        torch.testing.assert_close(found[name], true[name], rtol=1e-4, atol=1e-5)
+
+
 def test_updates_that_follow_one_another_are_those_one_by_one(states):
     h, h_plus, weight, _, targets = states(3, 70, 32)
     chain = [h, h_plus, (h_plus.float() * 0.9).bfloat16()]
@@ -94,10 +108,9 @@ def test_fp64_is_the_reference(size, scales):
         torch.testing.assert_close(ours.at(alpha, 1).stack, exact.at(alpha, 1).stack, rtol=1e-10, atol=1e-300)
 
 
-@pytest.mark.parametrize(("tokens", "width", "vocabulary"), [(1, 16, 8), (17, 40, 33), (5, 64, 16)])
-def test_the_product(tokens, width, vocabulary):
-    g = torch.Generator().manual_seed(width)
-    x, weight = (torch.randn(n, width, generator=g).half() for n in (tokens, vocabulary))
-    out = torch.empty(tokens, vocabulary)
-    rounded_product(x, weight, out)
-    torch.testing.assert_close(out.double(), x.double() @ weight.double().T, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("missing", [0.0, 1.35e-6])
+def test_the_bias_of_a_product_is_measured(missing):
+    g = torch.Generator().manual_seed(1)
+    x, weight = (torch.randn(n, 256, generator=g).bfloat16() for n in (70, 900))
+    product = ((x.double() @ weight.double().T) * (1.0 - missing)).float()
+    assert abs(float(missing_share(x, weight, product)) - missing) <= 2e-9

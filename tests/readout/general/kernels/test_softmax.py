@@ -55,11 +55,3 @@ def test_a_query_that_sees_nothing_gets_nothing(interpreted):
     out = _attention(attn_mask=mask)(*(Series(c) for c in _heads(3, 2, 3, 5, 9, 4))).coefficients
     assert (out[..., 2, :] == 0).all()
     assert out.isfinite().all()
-
-
-def test_added_masks_take_the_plain_rule(interpreted, launches, as_close_as_plain):
-    as_close_as_plain(
-        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, attn_mask=torch.zeros(5, 9, dtype=q.dtype)),
-        *_heads(3, 2, 3, 5, 9, 4),
-    )
-    assert launches == []

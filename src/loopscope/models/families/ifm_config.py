@@ -1,0 +1,184 @@
+"""The configuration of IFM's looped models (`ifm_looped`): the object "model" of config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+from loopscope.models.families.config import (
+    FamilyConfig,
+    Fraction,
+    Layers,
+    LayersOrNone,
+    Loops,
+    Number,
+    Size,
+    only,
+    option,
+)
+from loopscope.models.layers.attention import AttentionSizes
+
+
+class IfmLoopedConfig(FamilyConfig):
+    """The object "model" of config.json; fields that it leaves out have the published code's defaults."""
+
+    title = "IFM looped"
+    # What the releases leave as it is, and other values would compute, is not known here.
+    fixed = only(
+        output_size=-1, norm_affine=True, layernorm_num_groups=1, attn_act_func="softmax", qknorm=False,
+        apply_attn_gate=False, residual_func="base", num_values=0, num_shared_experts=0,
+        moe_router_score_func="sigmoid", moe_router_bias=False, moe_router_scaling_factor=None,
+        num_dense_layers=None, dense_prelude_input_injection="none"
+    )  # fmt: skip
+    arch: Literal["transformer", "huginn"]
+    num_layers: Layers
+    model_dim: Size
+    num_heads: Size = 1
+    num_kv_heads: Size | None = None
+    head_dim: Size | None = None
+    ffn_hidden_dim: int
+    vocab_size: Size
+    rmsnorm_eps: Fraction = 1e-6
+    rope_base: Number = 100_000.0
+    rope_head_dim: int | None = None
+    scale_emb: bool = False
+    loop_times: Loops = 1
+    loop_start_layer: int = 0
+    loop_end_layers: int | None = None
+    loop_input_injection: Literal["none", "diagonal"] = "none"
+    huginn_prelude_layers: LayersOrNone = 1
+    huginn_recurrent_layers: Layers | None = None
+    huginn_coda_layers: LayersOrNone = 1
+    huginn_state_init: Literal["zero", "input", "normal"] = "zero"
+    huginn_input_injection: Literal["none", "diagonal", "linear"] = "diagonal"
+    huginn_hierarchical_state: Literal["none", "shared_hl", "split_hl"] = "none"
+    huginn_hierarchical_h_cycles: Loops = 2
+    huginn_hierarchical_l_cycles: Loops = 3
+    huginn_split_module_repeats: Loops = 1
+    huginn_prelude_norm: Literal["none", "rms"] = "none"
+    huginn_recurrent_exit_norm: Literal["none", "parameterless_rms"] = "none"
+    huginn_prelude_orthogonal: bool = False
+    huginn_ortho_projection_eps: Number = 1e-6
+    apply_bias_term: bool = False
+    num_experts: int = 0
+    num_activated_experts: int = 0
+    expert_inter_dim: int = 0
+    huginn_depth_control: bool = False
+    huginn_sampling_scheme: str = ""
+    huginn_poisson_lognormal_target_mean: float = 0.0
+    huginn_depth_prior: str = ""
+    huginn_depth_prior_entropy: float = 0.0
+    swiglu: Literal[True]
+    apply_rmsnorm: Literal[True]
+    terminal_keys: bool = option(
+        False, "1: generation attends to what tokens left in their last recurrence, as Part II's"
+    )
+
+    @classmethod
+    def read(
+        cls, json: Mapping[str, Any], tensors: Collection[str] | None = None, chosen: Mapping[str, Any] | None = None
+    ) -> Self:
+        """As every family's, of the nested object."""
+        if json.get("student") is not None:
+            raise cls.fault("a distilled student is a prefill for its teacher, not a language model")
+        chosen = {
+            name: value in (True, 1, "1") if name == "terminal_keys" else value
+            for name, value in (chosen or {}).items()
+        }
+        return super().read(json["model"], tensors, chosen)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        same = self.rope_head_dim in (None, self.sizes.head_width)
+        self.require(same, f"rope_head_dim {self.rope_head_dim} is not supported, only {self.sizes.head_width}")
+        active = self.num_activated_experts
+        self.require(
+            not self.num_experts or 0 < active <= self.num_experts, f"{active} experts cannot be active of them"
+        )
+        layers = self.prelude + self.core + self.coda
+        if self.arch == "transformer":
+            self.require(self.loop_times > 1, "loop_times 1: the model is not looped")
+            self.require(
+                self.loop_start_layer == 0, f"loop_start_layer {self.loop_start_layer} is not supported, only 0"
+            )
+            within = 0 < self.core <= self.num_layers
+            self.require(within, f"loop_end_layers {self.loop_end_layers} is not a layer of {self.num_layers}")
+            return self
+        self.require(
+            self.core > 0 and layers == self.num_layers, f"num_layers {self.num_layers} is not that of all parts"
+        )
+        diagonal = self.huginn_input_injection == "diagonal"
+        self.require(
+            diagonal or not self.huginn_prelude_orthogonal,
+            "huginn_prelude_orthogonal needs huginn_input_injection 'diagonal'",
+        )
+        if self.hierarchical:
+            updates = self.huginn_hierarchical_h_cycles * (self.huginn_hierarchical_l_cycles + 1)
+            drawn, halves = self.huginn_state_init == "normal", self.huginn_hierarchical_state != "split_hl"
+            self.require(self.loop_times == updates, f"loop_times {self.loop_times} is not that of all H cycles")
+            self.require(drawn, f"huginn_state_init {self.huginn_state_init!r} is not supported with two states")
+            self.require(halves or self.core % 2 == 0, f"{self.core} core layers do not split into two halves")
+        return self
+
+    @property
+    def sizes(self) -> AttentionSizes:
+        """Of the attention layers."""
+        return self.attention_sizes(self.model_dim, self.num_heads, self.num_kv_heads, self.head_dim)
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether there are two states."""
+        return self.arch == "huginn" and self.huginn_hierarchical_state != "none"
+
+    @property
+    def prelude(self) -> int:
+        """Layers ahead of the loop."""
+        return self.huginn_prelude_layers if self.arch == "huginn" else 0
+
+    @property
+    def coda(self) -> int:
+        """Layers after the loop."""
+        return self.huginn_coda_layers if self.arch == "huginn" else self.num_layers - self.core
+
+    @property
+    def core(self) -> int:
+        """Layers in the loop."""
+        if self.arch == "transformer":
+            return self.num_layers if self.loop_end_layers is None else self.loop_end_layers
+        rest = self.num_layers - self.huginn_prelude_layers - self.huginn_coda_layers
+        return self.huginn_recurrent_layers or rest
+
+    @property
+    def injection(self) -> str:
+        """How e joins the state."""
+        return self.loop_input_injection if self.arch == "transformer" else self.huginn_input_injection
+
+    @property
+    def loops(self) -> int:
+        """Trained depth; of H/L the H cycles."""
+        return self.huginn_hierarchical_h_cycles if self.hierarchical else self.loop_times
+
+    @property
+    def design(self) -> dict[str, str]:
+        """Topology, injection, and the depths of the training where the file names them."""
+        topology = "huginn" if self.huginn_state_init == "normal" else "middle"
+        if self.arch == "transformer":
+            topology = "ouro"
+        elif self.hierarchical:
+            repeats = self.huginn_split_module_repeats
+            topology = self.huginn_hierarchical_state + (f" x{repeats}" if repeats > 1 else "")
+        normed = self.arch == "huginn" and self.huginn_prelude_norm != "none"
+        injection = "orthogonal" if self.huginn_prelude_orthogonal else self.injection
+        found = {
+            "topology": topology + (", experts" if self.num_experts else ""),
+            "injection": injection + (", normed input" if normed else ""),
+        }
+        if self.huginn_depth_prior == "learned":
+            found["depth_prior"] = f"learned, entropy {self.huginn_depth_prior_entropy:g}"
+        elif self.huginn_sampling_scheme.startswith("poisson-lognormal"):
+            found["depth_prior"] = f"Poisson-lognormal, mean {self.huginn_poisson_lognormal_target_mean:g}"
+        elif self.huginn_sampling_scheme == "fixed" or not self.huginn_depth_control:
+            found["depth_prior"] = f"fixed {self.loops}"
+        return found

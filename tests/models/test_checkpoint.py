@@ -1,0 +1,172 @@
+"""A checkpoint folder is opened whole or refused in one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+
+from loopscope.errors import LoopscopeError
+from loopscope.models.checkpoint import CONFIG, INDEX, WEIGHTS, open_checkpoint, read_header
+
+
+def complaint(path):
+    with pytest.raises(LoopscopeError) as caught:
+        read_header(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+def test_what_a_file_holds(tmp_path):
+    tensors = {
+        "a": torch.randn(3, 4),
+        "b": torch.randn(5).bfloat16(),
+        "scalar": torch.tensor(2.0),
+        "ids": torch.arange(6),
+    }
+    save_file(tensors, tmp_path / "m.safetensors")
+    entries = read_header(tmp_path / "m.safetensors")
+    assert {name: (entry.dtype, entry.shape) for name, entry in entries.items()} == {
+        "a": ("F32", (3, 4)), "b": ("BF16", (5,)), "scalar": ("F32", ()), "ids": ("I64", (6,)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", [0, 3, 8, 20, -5, -1])
+def test_truncated_file(tmp_path, kept):
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.randn(3, 4)}, path)
+    path.write_bytes(path.read_bytes()[:kept])
+    assert "cannot be read as safetensors" in complaint(path)
+
+
+def test_git_lfs_pointer_is_recognised(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n")
+    assert "git lfs pull" in complaint(path)
+
+
+TENSORS = {"a.weight": torch.ones(2, 3), "b.weight": torch.zeros(4), "c.weight": torch.full((5,), 2.0)}
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+@pytest.fixture
+def single(tmp_path):
+    folder = tmp_path / "single"
+    folder.mkdir()
+    (folder / CONFIG).write_text('{"model_type": "any"}')
+    save_file(TENSORS, folder / WEIGHTS)
+    return folder
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    folder = tmp_path / "sharded"
+    folder.mkdir()
+    (folder / CONFIG).write_text("{}")
+    save_file({name: TENSORS[name] for name in ("a.weight", "b.weight")}, folder / SHARDS[0])
+    save_file({"c.weight": TENSORS["c.weight"]}, folder / SHARDS[1])
+    write_index(folder, {"a.weight": SHARDS[0], "b.weight": SHARDS[0], "c.weight": SHARDS[1]})
+    return folder
+
+
+def write_index(folder, weight_map):
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+def folder_complaint(folder):
+    with pytest.raises(LoopscopeError) as caught:
+        open_checkpoint(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_single_file(single):
+    checkpoint = open_checkpoint(single)
+    assert {name: entry.shape for name, entry in checkpoint.tensors.items()} == {
+        name: tuple(tensor.shape) for name, tensor in TENSORS.items()
+    }
+    assert checkpoint.config == {"model_type": "any"}
+    assert [path.name for path in checkpoint.files] == [CONFIG, WEIGHTS]
+
+
+def test_shards_hold_the_same_tensors(single, sharded):
+    one, many = open_checkpoint(single), open_checkpoint(sharded)
+    assert {n: (e.dtype, e.shape) for n, e in one.tensors.items()} == {
+        n: (e.dtype, e.shape) for n, e in many.tensors.items()
+    }
+    assert [path.name for path in many.files] == [CONFIG, *SHARDS]
+
+
+@pytest.mark.parametrize("text", [b"{", b"", b"[" * 200_000])
+def test_config_is_no_json(single, text):
+    (single / CONFIG).write_bytes(text)
+    assert "not valid JSON" in folder_complaint(single)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "last.ckpt"])
+def test_pickle_only_folder_is_refused_unread(single, name):
+    (single / WEIGHTS).unlink()
+    (single / name).write_bytes(b"\x80\x04cos\nsystem\n")
+    message = folder_complaint(single)
+    assert f"weights = torch.load({name!r}, weights_only=True); safetensors.torch.save_file(" in message
+    assert "never read" in message
+
+
+def test_the_two_lines_for_a_pickled_checkpoint_are_enough(single, monkeypatch):
+    weights = load_file(single / WEIGHTS)
+    (single / WEIGHTS).unlink()
+    torch.save(weights, single / "pytorch_model.bin")
+    lines = folder_complaint(single).partition("in that folder: ")[2]
+    monkeypatch.chdir(single)
+    exec(lines, {"torch": torch, "safetensors": safetensors})
+    saved = load_file(single / WEIGHTS)
+    assert saved.keys() == weights.keys()
+    assert all(torch.equal(saved[name], weights[name]) for name in saved)
+
+
+def test_single_file_beside_shards(sharded):
+    save_file(TENSORS, sharded / WEIGHTS)
+    assert "both" in folder_complaint(sharded)
+
+
+def test_shard_listed_but_absent(sharded):
+    (sharded / SHARDS[1]).unlink()
+    assert f"lists {SHARDS[1]}, which is missing" in folder_complaint(sharded)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x.safetensors",
+        "/etc/x.safetensors",
+        "..\\x.safetensors",
+        "C:x.safetensors",
+        "x.bin",
+        "",
+        "a\0.safetensors",
+        7,
+    ],
+)
+def test_shard_name_that_leaves_its_folder(sharded, name):
+    save_file(TENSORS, sharded.parent / "x.safetensors")
+    write_index(sharded, dict.fromkeys(TENSORS, name))
+    message = folder_complaint(sharded)
+    assert repr(name) in message
+    assert "refused" in message
+
+
+@pytest.mark.parametrize("store", ["models--o--n/blobs", "blobs/ab"])
+def test_hub_cache_layout_with_links_into_its_blobs(sharded, tmp_path, store):
+    snapshot = tmp_path / "cache/models--o--n/snapshots/0123"
+    blobs = tmp_path / "cache" / store
+    snapshot.mkdir(parents=True)
+    blobs.mkdir(parents=True)
+    for number, path in enumerate(sorted(sharded.iterdir())):
+        path.rename(blobs / str(number))
+        (snapshot / path.name).symlink_to(blobs / str(number))
+    assert set(open_checkpoint(snapshot).tensors) == set(TENSORS)

@@ -1,0 +1,138 @@
+"""Fetching by hub name, against a server on this machine that speaks the hub's protocol."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from loopscope.errors import LoopscopeError
+from loopscope.models.checkpoint import CONFIG, INDEX, TOKENIZER, WEIGHTS
+from loopscope.models.hub import HubRepository
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REPO = "maker/looped"
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+
+
+@pytest.fixture
+def single(local_hub):
+    local_hub.files[REPO] = {
+        CONFIG: b"{}",
+        WEIGHTS: b"weights",
+        TOKENIZER: b"{}",
+        "modeling.py": b"raise SystemExit",
+        "pytorch_model.bin": b"pickle",
+        "README.md": b"words",
+    }
+    return local_hub
+
+
+@pytest.fixture
+def sharded(local_hub):
+    index = json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}).encode()
+    local_hub.files[REPO] = {CONFIG: b"{}", INDEX: index, SHARDS[0]: b"1", SHARDS[1]: b"2", "other.safetensors": b"3"}
+    return local_hub
+
+
+def complaint(*arguments, **keywords):
+    with pytest.raises(LoopscopeError) as caught:
+        HubRepository(*arguments, **keywords).fetch_weights()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert arguments[0] in message
+    return message
+
+
+def test_fetches_the_shards_that_the_index_names(sharded):
+    folder = HubRepository(REPO).fetch_weights()
+    assert sorted(path.name for path in folder.iterdir()) == sorted([CONFIG, INDEX, *SHARDS])
+
+
+def test_tokenizer_moves_no_weights(single):
+    single.files[REPO]["tokenizer_config.json"] = b"{}"
+    folder = HubRepository(REPO).fetch_tokenizer()
+    assert sorted(path.name for path in folder.iterdir()) == [CONFIG, TOKENIZER, "tokenizer_config.json"]
+
+
+@pytest.mark.parametrize("revision", [None, "main", "v1/x", COMMIT])
+def test_every_way_to_name_a_revision_ends_at_the_commit(single, revision):
+    repository = HubRepository(REPO, revision)
+    assert repository.fetch_weights().name == COMMIT
+    assert repository.revision == COMMIT
+
+
+@pytest.mark.parametrize("revision", [None, "v1/x", COMMIT])
+def test_cached_model_loads_offline(single, revision):
+    HubRepository(REPO, revision).fetch_weights()
+    single.requests.clear()
+    repository = HubRepository(REPO, revision, offline=True)
+    assert (repository.fetch_weights() / WEIGHTS).read_bytes() == b"weights"
+    assert repository.revision == COMMIT
+    assert single.requests == []
+
+
+@pytest.mark.parametrize("revision", [None, COMMIT])
+def test_offline_and_not_cached(single, revision):
+    message = complaint(REPO, revision, offline=True)
+    assert "not in the cache" in message
+    assert single.requests == []
+
+
+def test_pickled_weights_only(single):
+    del single.files[REPO][WEIGHTS]
+    message = complaint(REPO)
+    assert "pytorch_model.bin" in message
+    assert "never read" in message
+
+
+def test_shard_name_that_leaves_the_folder_is_never_asked_for(sharded):
+    sharded.files[REPO][INDEX] = json.dumps({"weight_map": {"a": "../../x.safetensors"}}).encode()
+    with pytest.raises(LoopscopeError, match="not a file in its folder"):
+        HubRepository(REPO).fetch_weights()
+    assert not any("x.safetensors" in request for request in sharded.requests)
+
+
+def test_environment_is_honoured(single, tmp_path):
+    """HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE, in a process of their own because they are read once."""
+    code = f"from loopscope.models.hub import HubRepository as R; print(R({REPO!r}).fetch_weights())"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    env = clean | {"HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "hf_secret", "HF_ENDPOINT": single.endpoint}
+
+    def run(**more):
+        return subprocess.run([sys.executable, "-c", code], env=env | more, capture_output=True, text=True)
+
+    offline = run(HF_HUB_OFFLINE="1")
+    assert "not in the cache" in offline.stderr
+    assert single.requests == []
+    online = run()
+    assert online.stdout.startswith(str(tmp_path / "home")), online.stderr
+    assert "Bearer hf_secret" in single.tokens
+    single.requests.clear()
+    assert run(HF_HUB_OFFLINE="1").stdout == online.stdout
+    assert single.requests == []
+
+
+@pytest.mark.parametrize(
+    ("change", "revision", "remedy"),
+    [
+        (lambda hub: hub.files.clear(), None, "check the name"),
+        (lambda hub: hub.gated.add(REPO), None, "ask for access"),
+        (lambda hub: hub.branches.clear(), "no-such-branch", "give a branch, a tag"),
+        (lambda hub: setattr(hub, "broken", True), None, "check network"),
+        (lambda hub: None, "a/../b", "is not a revision"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line_with_a_remedy(single, change, revision, remedy):
+    change(single)
+    with pytest.raises(LoopscopeError, match=remedy) as caught:
+        HubRepository(REPO, revision).fetch_weights()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../b", "a/b/c", "a/b c"])
+def test_a_name_that_the_hub_cannot_have_is_never_asked_for(local_hub, name):
+    with pytest.raises(LoopscopeError, match="not a hub name"):
+        HubRepository(name).fetch_weights()
+    assert local_hub.requests == []
