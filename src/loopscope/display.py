@@ -112,7 +112,9 @@ def with_outcome_names(frame: Frame) -> Frame:
     if frame.collect_schema().get("outcome") != pl.Int8:
         return frame
     labels = [outcome.label for outcome in Outcome]
-    return frame.with_columns(pl.col("outcome").replace_strict(list(Outcome), labels, return_dtype=pl.Enum(labels)))
+    return frame.with_columns(
+        pl.col("outcome").replace_strict(list(Outcome), labels, default=None, return_dtype=pl.Enum(labels))
+    )
 
 
 def to_pandas(frame: pl.DataFrame) -> pd.DataFrame:

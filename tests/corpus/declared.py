@@ -68,19 +68,12 @@ def spoiled_fields(model: Any, kept: tuple[str, ...] = ()) -> Iterator[tuple[str
         values = {**IN_FILES, **beyond(field), **({"left out": ...} if field.is_required() else {})}
         kind = str(field.annotation)
         for what, value in values.items():
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            fits = (
-                (isinstance(value, str) and "str" in kind)
-                or (number and "float" in kind)
-                or (value is True and "bool" in kind)
-            )
+            number = isinstance(value, int | float) and value is not True and math.isfinite(value)
+            fits = {"true": "bool", "text": "str", "long": "str"}.get(what, "float" if number else "dict")
+            bounded = what == "long" and "str_max_length" in model.model_config
+            wanted = EITHER if (fits in kind or "dict" in kind) and not bounded else ("line",)
             if name not in kept:
-                yield (
-                    f"{name} {what}",
-                    name,
-                    value,
-                    EITHER if fits or "dict" in kind or "Mapping" in kind else ("line",),
-                )
+                yield f"{name} {what}", name, value, wanted
     yield "an unknown field", "x", 1, EITHER if model.model_config.get("extra") == "ignore" else ("line",)
 
 

@@ -142,7 +142,8 @@ def altered(place: Place, table: str, what: str) -> Path:
     elif what == "no rows":
         frame = frame.clear()
     else:
-        columns = pl.selectors.expand_selector(frame, numbers)
+        names = pl.selectors.expand_selector(frame, numbers)
+        columns = [name for name in names if what != "null" or schema.field(name).nullable]
         frame = frame.with_columns(value.cast(frame.schema[name], strict=False).alias(name) for name in columns)
     written = frame.to_arrow()
     pq.write_table(written if what == "text" else written.cast(schema), file)

@@ -50,9 +50,9 @@ _END, _DIGEST = b"\n}\n", b',\n  "sha256": "'
 
 
 class Stored(BaseModel):
-    """What a JSON file of the run directory holds: declared fields and no others, finite numbers."""
+    """What a JSON file of the run directory holds: declared fields and no others, finite numbers, texts of a size."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_max_length=10_000)
 
 
 class SealedJson(Stored):

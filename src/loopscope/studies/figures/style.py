@@ -270,7 +270,7 @@ class FigureResult:
 
         The same records give the same bytes: no date is embedded.
         """
-        target = Path(path)
+        target = Path(text("path", path))
         kind = target.suffix.lstrip(".").lower()
         if kind not in FIGURE_FORMATS:
             kinds = ", ".join(FIGURE_FORMATS)
