@@ -33,7 +33,7 @@ from loopscope.control.heads import (
 from loopscope.control.offline import follow, score
 from loopscope.control.policies import exit_rule
 from loopscope.control.policy import STATE_SIGNALS, Seen
-from loopscope.control.signals import LiveSignals
+from loopscope.control.signals import live
 from loopscope.control.trace import Trace
 from loopscope.errors import LoopscopeError
 
@@ -149,10 +149,10 @@ def test_gathered_states_are_those_of_the_trace_and_the_gate_decides_as_stored(t
     examples = list(ls.load_task("arithmetic:test", limit=3).encode(ls.load_tokenizer("toy-ouro")))
     gathered = gather(model, Questions.of(examples), stored)
     for depth in range(1, 6):
-        live = LiveSignals(depth, gathered.at(depth), lambda _: None)
+        seen = live(depth, gathered.at(depth), lambda _: None)
         for name in STATE_SIGNALS:
             expected = stored.signal(name, depth)
-            np.testing.assert_allclose(live.signal(name), expected, rtol=5e-3, atol=5e-3, err_msg=name)
+            np.testing.assert_allclose(seen.signal(name), expected, rtol=5e-3, atol=5e-3, err_msg=name)
     told = measure_with(
         "toy-ouro", "arithmetic:test", transitions=[1], tokens=True, exit_threshold=0.6, output=tmp_path / "t", **asked
     )

@@ -121,7 +121,7 @@ def test_a_rule_decides_the_same_on_states_as_on_the_trace(name: str) -> None:
     depth = torch.full((len(TRACE),), LOOPS)
     going, memory = torch.ones(len(TRACE), dtype=torch.bool), policy.start(len(TRACE))
     for t in range(1, LOOPS):
-        decision = policy.decide(MADE.at(t).seen(), memory)
+        decision = policy.decide(MADE.at(t), memory)
         stop = going & torch.as_tensor(decision.stop) & (t >= policy.earliest)
         depth[stop] = t
         going &= ~stop

@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from loopscope.control.offline import Costs, Exits
 from loopscope.control.policy import Direction, Policy, decision_of, memory_of
-from loopscope.control.signals import LiveSignals
+from loopscope.control.signals import live
 from loopscope.control.trace import Line, LineValues, Positions
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
@@ -202,8 +202,7 @@ class Acted:
 
         chance = None if self._gate is None else torch.sigmoid(self._gate.logits(made, None)[at]).float()
         states = [state[at].float() for state in (made, before, self._before_BSD) if state is not None]
-        seen = LiveSignals(depth, states, logits, chance).seen()
-        decision = decision_of(self._policy, seen, memory, len(going_R))
+        decision = decision_of(self._policy, live(depth, states, logits, chance), memory, len(going_R))
         scale_R = torch.where(going_R, each(decision.scale, made.dtype), 1.0)
         scaled_R, was_read = scale_R != 1, depth in self._logits
         if bool(scaled_R.any()):
