@@ -22,9 +22,8 @@ import loopscope as ls
 from loopscope.control import Decision, Policy
 from loopscope.control.act import Questions, costs_of
 from loopscope.control.comparison import Comparison, coefficients, compare, published
-from loopscope.control.heads import Gathered, annotate, gather
+from loopscope.control.heads import Gathered, Training, annotate, gather, train_exit_head, train_scale_head
 from loopscope.control.trace import Trace
-from loopscope.control.train import Training, train_exit_head, train_scale_head
 from loopscope.stats import Bootstrap, Mean
 
 TRAINING = Training(hidden=32, epochs=4)
@@ -143,7 +142,7 @@ def _rows(found: Comparison, base: np.ndarray) -> dict[str, tuple[np.ndarray, fl
             entry.result.utility_Q - base,
             float(entry.result.cost_Q.mean()),
             float(entry.result.loops_Q.mean()),
-            None if entry.ceiling is None else entry.ceiling.null,
+            entry.null,
         )
         for entry in found.tested
     }

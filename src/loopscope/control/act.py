@@ -289,7 +289,7 @@ def act(model: LoopedModel, questions: Questions, policy: Policy, loops: int) ->
     for batch, where_N2, at_N in questions.batches(model.device):
         acted = act_on(model, batch, policy, loops, readout_dtype(model))
         targets_N = torch.from_numpy(questions.target_R[at_N]).to(model.device)
-        for here in torch.arange(len(at_N)).split(CHUNK):
+        for here in (slice(part, part + CHUNK) for part in range(0, len(at_N), CHUNK)):
             where, target_N = where_N2[here], targets_N[here]
             z_NV = acted.logits(where).double()
             counts = (grid[*where.T] for grid in (acted.loops_BS, acted.checks_BS, acted.omega_BS))
