@@ -225,7 +225,8 @@ def train_scale_head(gathered: Gathered, depth: int, training: Training = Traini
     Q_R = Q_R.clamp_max(LEAST_CURVATURE)
 
     def loss(u_R: Tensor, rows_R: Tensor) -> Tensor:
-        return -(A_R[rows_R] * u_R + Q_R[rows_R] * u_R.square())
+        worth_R: Tensor = A_R[rows_R] * u_R + Q_R[rows_R] * u_R.square()
+        return -worth_R
 
     offset = float((A_R.mean() / (-2 * Q_R.mean())).clamp(0, 1))
     network, note = _train(gathered, depth, loss, offset, training)
