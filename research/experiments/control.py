@@ -21,10 +21,9 @@ import torch
 import loopscope as ls
 from loopscope.control import Decision, Policy
 from loopscope.control.act import Questions, costs_of
-from loopscope.control.comparison import Comparison, coefficients, compare, published
-from loopscope.control.heads import Gathered, annotate, gather
+from loopscope.control.comparison import Comparison, coefficients, compare
+from loopscope.control.heads import Gathered, Training, annotate, gather, train_exit_head, train_scale_head
 from loopscope.control.trace import Trace
-from loopscope.control.train import Training, train_exit_head, train_scale_head
 from loopscope.stats import Bootstrap, Mean
 
 TRAINING = Training(hidden=32, epochs=4)
@@ -126,12 +125,11 @@ def experiment(spec: str, task: str, options: argparse.Namespace) -> dict[str, A
         )
     ]
     result: dict[str, Any] = {"notes": [leave.card, scale.card], "costs": costs}
-    rules = [*published(train.trace, depth), leave]
-    full = compare(*traces, [*rules, scale, Boosted(update)], costs=costs, update=update)
+    full = compare(*traces, [leave, scale, Boosted(update)], costs=costs, trained_depth=depth)
     result["best"] = _rows(full, full.best.result.utility_Q)
     result["best depth"] = full.best.name
     fewer = next(entry for entry in full.tested if entry.name == f"fixed {depth - 1}")
-    cheap = compare(*traces, rules, costs=costs, target=float(fewer.result.cost_Q.mean()), update=update)
+    cheap = compare(*traces, [leave], costs=costs, target=float(fewer.result.cost_Q.mean()), trained_depth=depth)
     result["fewer"] = _rows(cheap, fewer.result.utility_Q)
     path.write_bytes(pickle.dumps(result))
     return result
@@ -143,7 +141,7 @@ def _rows(found: Comparison, base: np.ndarray) -> dict[str, tuple[np.ndarray, fl
             entry.result.utility_Q - base,
             float(entry.result.cost_Q.mean()),
             float(entry.result.loops_Q.mean()),
-            None if entry.ceiling is None else entry.ceiling.null,
+            entry.null,
         )
         for entry in found.tested
     }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from loopscope.control import signals
-from loopscope.control.policy import CHANGE_SIGNALS, LOGIT_SIGNALS, STATE_SIGNALS
+from loopscope.control.policy import CHANGE_SIGNALS, LOGIT_SIGNALS, STATE_SIGNALS, Seen
 
 
 class Made:
@@ -33,9 +33,9 @@ class Made:
     def logits(self, depth: int) -> Tensor:
         return self.states[depth] @ self.weight_VD.T
 
-    def at(self, depth: int) -> signals.LiveSignals:
+    def at(self, depth: int) -> Seen:
         states = [self.states[t] for t in range(depth, max(depth - 3, -1), -1)]
-        return signals.LiveSignals(depth, states, self.logits, self.gates[depth])
+        return signals.live(depth, states, self.logits, self.gates[depth])
 
     def log_prob(self, depth: int, scale: float = 1.0) -> Tensor:
         before = self.logits(depth - 1) if scale != 1 else self.logits(depth)

@@ -62,24 +62,16 @@ class Scattered(Policy):
 
 
 @pytest.mark.parametrize("family", CACHED)
-def test_always_full_steps_are_plain_generation(model_of, family):
-    model = model_of(family)
-    plain = generate_plainly(model, PROMPTS, depth=3, **OPTIONS)
-    found = generate(model, PROMPTS, depth=3, policy=FixedScale(1.0), **OPTIONS)
-    assert (found.tokens, found.finished) == (plain.tokens, plain.finished)
-    assert found.loops == [[3] * NEW] * 4
-    drawn = Sampler(temperature=0.9, top_p=0.95, seed=4)
-    found = generate(model, PROMPTS, depth=3, policy=FixedScale(1.0), sampler=drawn, **OPTIONS)
-    assert found.tokens == generate_plainly(model, PROMPTS, depth=3, sampler=drawn, **OPTIONS).tokens
-
-
-@pytest.mark.parametrize("family", CACHED)
-def test_stopping_at_k_is_the_model_at_depth_k(model_of, family):
-    model = model_of(family)
-    plain = generate_plainly(model, PROMPTS, depth=2, **OPTIONS).tokens
-    found = generate(model, PROMPTS, depth=4, policy=FixedDepth(2), **OPTIONS)
-    assert found.tokens == plain
-    assert found.loops == [[2] * NEW] * 4
+def test_full_steps_and_a_fixed_depth_are_plain_generation(model_of, family):
+    model, drawn = model_of(family), Sampler(temperature=0.9, top_p=0.95, seed=4)
+    for policy, depth, sampler in (
+        (FixedScale(1.0), 3, Sampler()),
+        (FixedScale(1.0), 3, drawn),
+        (FixedDepth(2), 2, Sampler()),
+    ):
+        plain = generate_plainly(model, PROMPTS, depth=depth, sampler=sampler, **OPTIONS)
+        found = generate(model, PROMPTS, depth=3, policy=policy, sampler=sampler, **OPTIONS)
+        assert (found.tokens, found.finished, found.loops) == (plain.tokens, plain.finished, [[depth] * NEW] * 4)
 
 
 @pytest.mark.parametrize("family", CACHED)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from control_synthetic import Made
 
-from loopscope.control import Decision, FixedDepth, FixedScale, Policy
+from loopscope.control import FixedDepth, Policy
 from loopscope.control.offline import follow
 from loopscope.control.policies import RULES, exit_rule
 from loopscope.control.trace import Trace
@@ -121,31 +121,11 @@ def test_a_rule_decides_the_same_on_states_as_on_the_trace(name: str) -> None:
     depth = torch.full((len(TRACE),), LOOPS)
     going, memory = torch.ones(len(TRACE), dtype=torch.bool), policy.start(len(TRACE))
     for t in range(1, LOOPS):
-        decision = policy.decide(MADE.at(t).seen(), memory)
+        decision = policy.decide(MADE.at(t), memory)
         stop = going & torch.as_tensor(decision.stop) & (t >= policy.earliest)
         depth[stop] = t
         going &= ~stop
     assert depth.tolist() == follow(policy, TRACE).depth_R.tolist()
-
-
-def test_a_floor_holds_every_rule() -> None:
-    for policy, _ in CASES.values():
-        assert follow(policy, TRACE, floor=4).depth_R.min() >= 4
-
-
-def test_a_users_policy() -> None:
-    class Settled(Policy):
-        name, earliest = "settled", 2
-
-        def decide(self, seen, memory):  # type: ignore[no-untyped-def]
-            return Decision(stop=seen.signal("entropy") * seen.signal("step_norm") < 0.5)
-
-    expected = [
-        next((t for t in range(2, LOOPS) if s(p(t, i)) * norm(d(t, i)) < 0.5), LOOPS) for i in range(len(TRACE))
-    ]
-    found = follow(Settled(), TRACE)
-    assert found.depth_R.tolist() == expected
-    assert (found.checks_R + 1).tolist() == expected  # it reads after every loop; the last one is the answer's
 
 
 def test_a_users_policy_that_fails_is_one_line_with_its_place() -> None:
@@ -167,9 +147,3 @@ def test_a_users_policy_that_fails_is_one_line_with_its_place() -> None:
         follow(Wrong(), TRACE)
     with pytest.raises(LoopscopeError, match="returned None: return a Decision"):
         follow(Silent(), TRACE)
-
-
-def test_a_fixed_scale_reads_a_point_of_the_step() -> None:
-    exits = follow(FixedScale(0.25, first=3, stop=True), TRACE)
-    assert exits.depth_R.tolist() == [3] * len(TRACE)
-    assert exits.scale_R.tolist() == [0.25] * len(TRACE)

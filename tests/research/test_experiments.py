@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from research.experiments import control, training
+from research.experiments import control, fitted_scale, fitted_scale_figure, generation, short_training, training
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,3 +49,32 @@ def test_control_experiment_prints_its_tables(tmp_path: Path, capsys: pytest.Cap
         "| oracle: quadratic by question |",
     ):
         assert row in printed[0]
+
+
+def test_a_fitted_scale_is_measured_tabulated_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored, picture = tmp_path / "stored.json", tmp_path / "docs" / "picture.png"
+    monkeypatch.setattr(fitted_scale_figure, "STORED", stored)
+    monkeypatch.setattr(fitted_scale_figure, "PICTURE", picture)
+    chosen = ["--train", "2", "--test", "2", "--points", "5", "--longest", "1", "--output", str(tmp_path / "one.json")]
+    fitted_scale.main(["--models", "toy-ouro", "--tasks", "stories", *chosen])
+    fitted_scale_figure.main([str(tmp_path / "one.json"), "--write"])
+    assert picture.stat().st_size > 10_000
+    (result,) = json.loads(stored.read_text())
+    rows = {row["name"]: row for row in result["rows"]}
+    assert rows["chord 2>3"]["fitted"][0] > 1 > rows["chord 4>5"]["fitted"][0]
+
+
+@pytest.mark.slow
+def test_answers_are_generated_under_scaled_readouts(tmp_path: Path) -> None:
+    chosen = ["--questions", "2", "--train", "1", "--fixed", "3", "4", "--depths", "3"]
+    generation.main([*chosen, "--output", str(tmp_path / "answers.json")])
+    found = json.loads((tmp_path / "answers.json").read_text())["policies"]
+    assert set(found) == {"fixed 3", "fixed 4", "scaled 2>3", "margin-scaled 2>3"}
+    assert found["fixed 4"]["accuracy"][0] == 1
+
+
+@pytest.mark.slow
+def test_a_short_training_writes_a_model(tmp_path: Path) -> None:
+    chosen = ["--steps", "2", "--batch-tokens", "1216", "--workers", "0", "--device", "cpu"]
+    short_training.main(["toy-ouro-drawn", *chosen, "--output", str(tmp_path / "made")])
+    assert (tmp_path / "made" / "model.safetensors").exists()

@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from loopscope.control.offline import Costs, Exits
 from loopscope.control.policy import Direction, Policy, decision_of, memory_of
-from loopscope.control.signals import LiveSignals
+from loopscope.control.signals import live
 from loopscope.control.trace import Line, LineValues, Positions
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
@@ -201,8 +201,7 @@ class Acted:
 
         chance = None if self._gate is None else torch.sigmoid(self._gate.logits(made, None)[at]).float()
         states = [state[at].float() for state in (made, before, self._before_BSD) if state is not None]
-        seen = LiveSignals(depth, states, logits, chance).seen()
-        decision = decision_of(self._policy, seen, memory, len(going_R))
+        decision = decision_of(self._policy, live(depth, states, logits, chance), memory, len(going_R))
         scale_R = torch.where(going_R, each(decision.scale, made.dtype), 1.0)
         scaled_R, was_read = scale_R != 1, depth in self._logits
         if bool(scaled_R.any()):
@@ -289,7 +288,7 @@ def act(model: LoopedModel, questions: Questions, policy: Policy, loops: int) ->
     for batch, where_N2, at_N in questions.batches(model.device):
         acted = act_on(model, batch, policy, loops, readout_dtype(model))
         targets_N = torch.from_numpy(questions.target_R[at_N]).to(model.device)
-        for here in torch.arange(len(at_N)).split(CHUNK):
+        for here in (slice(part, part + CHUNK) for part in range(0, len(at_N), CHUNK)):
             where, target_N = where_N2[here], targets_N[here]
             z_NV = acted.logits(where).double()
             counts = (grid[*where.T] for grid in (acted.loops_BS, acted.checks_BS, acted.omega_BS))

@@ -154,25 +154,24 @@ class Comparison:
 def compare(
     train: Trace,
     test: Trace,
-    policies: Sequence[Policy] | None = None,
+    policies: Sequence[Policy] = (),
     *,
     costs: Costs = FREE,
     target: float | None = None,
     floor: int = 1,
-    update: int | None = None,
-    gate_budget: int | None = None,
+    trained_depth: int | None = None,
 ) -> Comparison:
     """Every policy, fitted on one trace and tested on another.
 
     Args:
         train: the questions that thresholds, the best depth and scales are chosen on.
         test: the questions that everything is tested on.
-        policies: exit rules and scales; those with a threshold are fitted. Every published rule by default.
+        policies: exit rules and scales besides the published rules; those with a threshold are fitted.
         costs: of loops and checks.
         target: the cost to which rules are fitted; that of the best fixed depth by default.
         floor: no rule stops before this loop.
-        update: the loop whose step the scales are about, where both traces have gains inside it (`update_of`).
-        gate_budget: the loop at which an exit gate stops whatever is left.
+        trained_depth: an exit gate stops there whatever is left, and the scales are about the step beyond it, where
+            both traces have gains inside it (`update_of`).
     """
     last = min(train.loops, test.loops)
     if floor > last:
@@ -194,11 +193,11 @@ def compare(
             others["random"] = random_permutation(exits, test, costs).utility_Q
         tested.append(Tested(policy.name, kind, policy, result, others))
 
-    for rule in published(train, gate_budget) if policies is None else policies:
+    for rule in (*published(train, trained_depth), *policies):
         fitted = fit(rule, train, aim, costs, floor, last) if isinstance(rule, ThresholdRule) else rule
         test_on(fitted, "rule", floor, last)
     ceilings = list(depth_ceilings(test, floor, last, costs))
-    step = update_of(train, test, update)
+    step = update_of(train, test, trained_depth)
     if step is not None:
         test_on(FixedScale(SCALES[_best(train, train.scaled(step))], step, stop=True), "scale")
         ceilings += step_ceilings(test, step, costs)
@@ -228,9 +227,10 @@ def curves(train: Trace, test: Trace) -> list[Curve]:
     ]  # fmt: skip
 
 
-def update_of(train: Trace, test: Trace, wanted: int | None) -> int | None:
-    """The loop whose step scales are about: the wanted one, or else the first that both traces have gains inside."""
+def update_of(train: Trace, test: Trace, trained_depth: int | None) -> int | None:
+    """The loop whose step scales are about: beyond the trained depth, or the first that both have gains inside."""
     known = [depth for depth in range(2, train.loops + 1) if train.has_scales(depth) and test.has_scales(depth)]
+    wanted = (trained_depth or 0) + 1
     return wanted if wanted in known else next(iter(known), None)
 
 

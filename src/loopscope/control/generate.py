@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -34,7 +35,7 @@ from loopscope.models.generate import (
 )
 from loopscope.models.in_memory import ModelSpec
 from loopscope.models.load import ModelCard, load_model
-from loopscope.models.protocol import LoopedModel
+from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer
 
 _GREEDY = Sampler()
@@ -49,13 +50,11 @@ class Generated(Generation):
         texts: the new tokens as text, up to the stop text; None where there is no tokenizer.
         loops: for every new token the loops of the position that it was read from.
         checks: and how often that position's logits were read to decide.
-        prompt_loops: the mean loops of the prompt's positions.
     """
 
     texts: list[str] | None = None
     loops: list[list[int]] = field(default_factory=list)
     checks: list[list[int]] = field(default_factory=list)
-    prompt_loops: list[float] = field(default_factory=list)
 
 
 @torch.no_grad()
@@ -100,27 +99,19 @@ def generate(
     rows = [_ids(words, one) for one in given]
     ends = None if words is None or not stops else _ends(words, stops)
     plan = GenerationPlan.of(loaded, rows, max_new_tokens, depth, eos_ids, source_rows)
-    noted, before = [[[plan.depth, 0]] * len(rows)] * max_new_tokens, [float(plan.depth)] * len(rows)
+    noted: list[list[list[int]]] = []
     if policy is None:
         next_logits = plain_logits(loaded, plan, impl)
+        noted = [[[plan.depth, 0]] * len(rows)] * max_new_tokens
     else:
-        noted, before = [], []
-
-        def note(acted: Acted, last_B2: Tensor) -> None:
-            row, place = last_B2.to(acted.loops_BS.device).unbind(1)
-            noted.append(torch.stack([acted.loops_BS, acted.checks_BS], -1)[row, place].tolist())
-            if len(noted) == 1:
-                both = zip(acted.loops_BS, rows, strict=True)
-                before.extend(float(loops[: len(ids)].double().mean()) for loops, ids in both)
-
-        next_logits = _next_logits(loaded, plan, policy, impl, note)
+        next_logits = _next_logits(loaded, plan, policy, impl, noted)
     found = continue_rows(plan, next_logits, sampler, ends)
     loops, checks = (
         [[counts[row][kind] for counts in noted[: len(new)]] for row, new in enumerate(found.tokens)]
         for kind in range(2)
     )
     texts = None if words is None else [_until(words.decode(new), stops) for new in found.tokens]
-    return Generated(found.tokens, found.finished, texts, loops, checks, before)
+    return Generated(found.tokens, found.finished, texts, loops, checks)
 
 
 def tokenizer_of(model: LoopedModel, given: Any = None) -> Tokenizer:
@@ -135,28 +126,29 @@ def tokenizer_of(model: LoopedModel, given: Any = None) -> Tokenizer:
 
 
 def _next_logits(
-    model: LoopedModel, plan: GenerationPlan, policy: Policy, impl: Impl, note: Callable[[Acted, Tensor], None]
+    model: LoopedModel, plan: GenerationPlan, policy: Policy, impl: Impl, noted: list[list[list[int]]]
 ) -> NextLogits:
+    """Of the last position of every row, whose loops and checks are noted."""
     keeping, cache = keeping_keys(model), LoopCache(plan.width)
 
-    def by_reference(rows: list[list[int]]) -> Tensor:
-        acted, last = act_on(model, plan.whole(rows), policy, plan.depth), last_positions(rows)
-        note(acted, last)
-        return acted.logits(last)
+    def next_logits(rows: list[list[int]]) -> Tensor:
+        if impl == "reference":
+            acted, last_B2 = act_on(model, plan.whole(rows), policy, plan.depth), last_positions(rows)
+        else:
+            batch, last_B2 = plan.new_positions(rows, cache)
+            context = keeping.embed(batch, cache)
+            read = partial(_read_cached, keeping, context)
+            acted = Acted(model, context, policy, plan.depth, cache, read)
+        at = tuple(last_B2.to(acted.loops_BS.device).T)
+        noted.append(torch.stack([acted.loops_BS[at], acted.checks_BS[at]], dim=-1).tolist())
+        return acted.logits(last_B2)
 
-    def by_cache(rows: list[list[int]]) -> Tensor:
-        batch, last = plan.new_positions(rows, cache)
-        context = keeping.embed(batch, cache)
+    return next_logits
 
-        def logits(state_BSD: Tensor, positions: Tensor) -> Tensor:
-            found: Tensor = keeping.readout_cached(state_BSD, context, positions)
-            return found
 
-        acted = Acted(model, context, policy, plan.depth, cache, logits)
-        note(acted, last)
-        return acted.logits(last)
-
-    return by_reference if impl == "reference" else by_cache
+def _read_cached(model: Any, context: Context, state_BSD: Tensor, positions: Tensor) -> Tensor:
+    found: Tensor = model.readout_cached(state_BSD, context, positions)
+    return found
 
 
 def _ids(words: Tokenizer | None, prompt: str | Sequence[int]) -> list[int]:

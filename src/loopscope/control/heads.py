@@ -90,8 +90,6 @@ def gather(model: LoopedModel, questions: Questions, trace: Trace) -> Gathered:
 def features(states: Sequence[Tensor]) -> Tensor:
     """What heads read of H_t, H_{t−1} and H_{t−2}, float32 [R, F]; zero for what needs a state that is not there."""
     now = [state.float() for state in states]
-    if len(now) < 2:
-        raise LoopscopeError("a head reads the step D_t: it decides after the first loop at the earliest")
     norms = (of_states("state_norm", now), of_states("step_norm", now), of_states("step_norm", now[1:]))
     logs = [norm.clamp_min(_TINY).log() for norm in norms]
     scalars = [*logs[:2], of_states("state_cosine", now), logs[2], of_states("step_cosine", now)]
@@ -228,7 +226,8 @@ def train_scale_head(gathered: Gathered, depth: int, training: Training = Traini
     Q_R = Q_R.clamp_max(LEAST_CURVATURE)
 
     def loss(u_R: Tensor, rows_R: Tensor) -> Tensor:
-        return -(A_R[rows_R] * u_R + Q_R[rows_R] * u_R.square())
+        worth_R: Tensor = A_R[rows_R] * u_R + Q_R[rows_R] * u_R.square()
+        return -worth_R
 
     offset = float((A_R.mean() / (-2 * Q_R.mean())).clamp(0, 1))
     network, note = _train(gathered, depth, loss, offset, training)
@@ -248,7 +247,8 @@ def train_exit_head(
         label_R = (torch.from_numpy(step_R).float() + beyond_R.clamp_min(0)).clamp(-CLIP, CLIP)
 
         def error(output_R: Tensor, rows_R: Tensor, label_R: Tensor = label_R) -> Tensor:
-            return (output_R - label_R[rows_R]).square()
+            squared_R: Tensor = (output_R - label_R[rows_R]).square()
+            return squared_R
 
         networks[depth], note = _train(gathered, depth, error, float(label_R.mean()), training)
         notes.append(note)

@@ -50,11 +50,7 @@ class Costs:
 
 
 FREE = Costs()
-KNOWN = {
-    "ouro-1.4b": Costs(0.082, 0.082),
-    "ouro-2.6b": Costs(0.041, 0.041),
-    "huginn-0125": Costs(1.18, 0.69),
-}
+KNOWN = {"ouro-1.4b": Costs(0.082, 0.082), "ouro-2.6b": Costs(0.041, 0.041), "huginn-0125": Costs(1.18, 0.69)}
 """By name without organisation and revision, in lower case; Huginn's readout is its coda and head."""
 
 
@@ -106,21 +102,17 @@ class Result:
     cost_Q: Floats
 
 
-class Recorded:
-    """The signals of a trace after one loop; it counts which logits were read."""
+def recorded(trace: Trace, depth: int, read: set[int]) -> Seen:
+    """What a policy is shown of a trace after a loop; depths whose logits it reads join `read`."""
 
-    def __init__(self, trace: Trace, depth: int, read: set[int]) -> None:
-        self._trace, self._depth, self._read = trace, depth, read
-        self.new = 0
-
-    def __call__(self, name: str) -> NDArray[Any]:
-        """A signal by name, [R]."""
-        needed = {self._depth} if name in LOGIT_SIGNALS else set()
+    def signal(name: str) -> NDArray[Any]:
         if name in CHANGE_SIGNALS:
-            needed = {self._depth - 1, self._depth} - {0}
-        self.new += len(needed - self._read)
-        self._read |= needed
-        return self._trace.signal(name, self._depth)
+            read.update({depth - 1, depth} - {0})
+        elif name in LOGIT_SIGNALS:
+            read.add(depth)
+        return trace.signal(name, depth)
+
+    return Seen(depth, (), signal)
 
 
 def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None) -> Exits:
@@ -142,9 +134,9 @@ def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None
     scale_R, omega_R, going_R = np.ones(rows), np.zeros(rows), np.ones(rows, dtype=bool)
     memory, read = memory_of(policy, rows), set[int]()
     for depth in range(1, last + 1):
-        signal = Recorded(trace, depth, read)
-        decision = decision_of(policy, Seen(depth, (), signal), memory, rows)
-        checks_R[going_R] += signal.new
+        known = len(read)
+        decision = decision_of(policy, recorded(trace, depth, read), memory, rows)
+        checks_R[going_R] += len(read) - known
         stop_R = going_R & np.asarray(decision.stop, dtype=bool) & (depth >= max(policy.earliest, floor))
         if depth == last:
             stop_R = going_R
@@ -244,8 +236,8 @@ def thresholds(rule: ThresholdRule, trace: Trace, last: int | None = None) -> Fl
     memory = rule.start(len(trace))
     values: list[NDArray[np.float64]] = []
     for depth in range(1, (trace.loops if last is None else min(last, trace.loops)) + 1):
-        seen = Seen(depth, (), Recorded(trace, depth, set()))
-        values.append(np.asarray(rule.value(seen, memory), dtype=np.float64) + np.zeros(len(trace)))
+        value_R = rule.value(recorded(trace, depth, set()), memory)
+        values.append(np.asarray(value_R, dtype=np.float64) + np.zeros(len(trace)))
     found = np.concatenate(values)
     found = found[np.isfinite(found)]
     if not found.size:

@@ -221,7 +221,7 @@ class _WithModel:
         if pair.note is not None:
             raise LoopscopeError("heads are trained on a train split: measure one with trace=True and give both runs")
         train, test = (gather(*parts) for parts in self.both(pair))
-        depth = update_of(pair.train, pair.test, (pair.trained_depth or 0) + 1)
+        depth = update_of(pair.train, pair.test, pair.trained_depth)
         for kind in () if folder is None else ("exit", "scale") if depth is not None else ("exit",):
             stem = f"{pair.condition.model.rsplit('/', 1)[-1]}-{pair.condition.task}"
             path = Path(folder or "") / f"{stem}-{kind}.safetensors"

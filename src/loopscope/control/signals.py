@@ -59,42 +59,34 @@ Logits = Callable[[int], Tensor | None]
 """The logits [R, V] after a loop, by depth; None where there are none (before the first loop)."""
 
 
-class LiveSignals:
-    """The signals of R positions after one loop, each computed when it is first asked for.
+def live(depth: int, states: Sequence[Tensor], logits: Logits, gate: Tensor | None = None) -> Seen:
+    """What a policy is shown of R positions after a loop; each signal is computed when it is first asked for.
 
     `logits` is called once for every depth that a signal needs; whoever gives it counts its calls as checks.
     """
 
-    def __init__(self, depth: int, states: Sequence[Tensor], logits: Logits, gate: Tensor | None = None) -> None:
-        self.depth, self.states, self.gate = depth, states, gate
-        self._logits, self._softmax = logits, cache(self._softmax_at)
-        self.signal = cache(self._compute)
+    @cache
+    def softmax(wanted: int) -> Softmax | None:
+        logits_RV = logits(wanted) if wanted >= 1 else None
+        return None if logits_RV is None else Softmax(logits_RV)
 
-    def seen(self) -> Seen:
-        """What a policy is shown."""
-        return Seen(self.depth, tuple(self.states), self.signal)
-
-    def _compute(self, name: str) -> Tensor:
-        found: Tensor | None = None
+    @cache
+    def signal(name: str) -> Tensor:
+        found: Tensor | None = gate
         if name in _OF_STATES:
-            found = of_states(name, self.states)
+            found = of_states(name, states)
         elif name in _OF_LOGITS:
-            now = self._softmax(self.depth)
+            now = softmax(depth)
             found = None if now is None else _OF_LOGITS[name](now)
         elif name in _OF_CHANGE:
-            before, now = self._softmax(self.depth - 1), self._softmax(self.depth)
+            before, now = softmax(depth - 1), softmax(depth)
             found = None if before is None or now is None else _OF_CHANGE[name](SoftmaxChange(before, now))
-        elif name == "gate":
-            found = self.gate
-        else:
+        elif name != "gate":
             raise LoopscopeError(f"there is no signal {name!r}: choose from {', '.join(SIGNALS)}")
-        return _missing(self.states[0]) if found is None else found
+        return _missing(states[0]) if found is None else found
 
-    def _softmax_at(self, depth: int) -> Softmax | None:
-        logits_RV = self._logits(depth) if depth >= 1 else None
-        return None if logits_RV is None else Softmax(logits_RV)
+    return Seen(depth, tuple(states), signal)
 
 
 def _missing(state_RD: Tensor) -> Tensor:
-    dtype = state_RD.dtype if state_RD.is_floating_point() else torch.float32
-    return state_RD.new_full((state_RD.shape[0],), torch.nan, dtype=dtype)
+    return state_RD.new_full((state_RD.shape[0],), torch.nan)

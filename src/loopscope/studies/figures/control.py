@@ -190,10 +190,11 @@ def scale_panels(figure: Figure, groups: dict[str, tuple[Sequence[Any], int | No
         above.set_title(literal(title))
         below.set_yscale("symlog", linthresh=1)
         below.set_xlabel("Loops R")
+        below.xaxis.get_major_locator().set_params(integer=True)
     grid[0][0].set_ylabel("Fitted scale 1 + ω")
     grid[1][0].set_ylabel("Gain (1e-3 nats)")
     handles = grid[1][0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=2 if drawing().narrow else 4, fontsize=SMALLEST_TYPE)
+    figure.legend(*handles, loc="outside lower center", ncols=4 if len(groups) > 3 else 2, fontsize=SMALLEST_TYPE)
 
 
 def _bars(axes: Axes, rows: Sequence[Any], name: str, look: dict[str, Any], unit: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from loopscope.control.comparison import Comparison, compare, curves, published
+from loopscope.control.comparison import Comparison, compare, curves
 from loopscope.control.fitted_scale import Curve, fitted_scales
 from loopscope.control.offline import Costs, known_costs
 from loopscope.control.policy import Policy
@@ -149,12 +149,11 @@ def compared(
         found = compare(
             pair.train,
             pair.test,
-            [*published(pair.train, pair.trained_depth), *given.policies],
+            given.policies,
             costs=known or Costs(),
             target=target,
             floor=floor,
-            update=(pair.trained_depth or 0) + 1,
-            gate_budget=pair.trained_depth,
+            trained_depth=pair.trained_depth,
         )
         notes.append(
             f"{pair.condition}: fitted on {pair.train.questions} questions to a cost of {found.target:.2f}; the best "

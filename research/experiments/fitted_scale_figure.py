@@ -1,0 +1,100 @@
+"""The figure and the table of research/fitted-scale.md, from results of fitted_scale.py.
+
+    python -m research.experiments.fitted_scale_figure [FILE...] --write
+
+Files given are put together into fitted_scale.json beside this file; without any, that one is drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib.figure import Figure
+
+from loopscope.stats.resampling import Estimate, Interval
+from loopscope.studies.figures.control import scale_panels
+from loopscope.studies.figures.style import drawing
+
+STORED = Path(__file__).with_name("fitted_scale.json")
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "fitted-scale.png"
+NAMES = {"drawn": "random loops", "toy-ouro:inside=3": "toy-ouro, inside=3", "toy-ouro": "toy-ouro (shipped)"}
+ESTIMATES = ("fitted", "gain", "over_line", "over_temperature", "next_loop")
+
+
+def rows_of(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows with estimates in place of lists."""
+    found = []
+    for row in result["rows"]:
+        given = {name: row[name] for name in ESTIMATES if row[name] is not None}
+        estimates: dict[str, Any] = dict.fromkeys(ESTIMATES)
+        for name, (value, low, high) in given.items():
+            estimates[name] = Estimate(value, result["test"], Interval(low, high))
+        found.append(row | estimates)
+    return found
+
+
+def title(result: dict[str, Any]) -> str:
+    """The model."""
+    return NAMES.get(result["model"], result["model"])
+
+
+def draw(results: list[dict[str, Any]], picture: Path) -> None:
+    """One column for each model."""
+    groups = {title(result): (rows_of(result), result["trained_depth"]) for result in results}
+    with matplotlib.rc_context(drawing().settings()):
+        figure = Figure(figsize=(1.25 * len(groups) + 1, 3.4), layout="constrained")
+        scale_panels(figure, groups)
+        picture.parent.mkdir(exist_ok=True)
+        figure.savefig(picture, dpi=200, metadata={"Software": "loopscope"})
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """One line for each update of one loop, and for each depth its temperature's gain."""
+    heads = ("model", "task", "update", "fitted scale", "gain", "temperature alone", "over equal cost", "one more loop")
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+
+    def cell(given: list[float] | None, unit: float = 1e3, digits: int = 1) -> str:
+        if given is None:
+            return ""
+        value, low, high = (unit * number for number in given)
+        return f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+    for result in results:
+        temperatures = {row["depth"]: row["gain"] for row in result["rows"] if row["kind"] == "temperature"}
+        rows = [row for row in result["rows"] if row["kind"] in ("path", "chord")]
+        kind = "path" if any(row["kind"] == "path" for row in rows) else "chord"
+        for row in rows:
+            if row["kind"] == kind and row["depth"] - row["reference"] == 1 and row["reference"] > 0:
+                value, low, high = row["fitted"]
+                bold = "**" if row["depth"] == result["trained_depth"] else ""
+                lines.append(
+                    f"| {title(result)} | {result['task']} | {bold}{row['reference']}>{row['depth']}{bold} | "
+                    f"{value:.2f} [{low:.2f}, {high:.2f}] | {cell(row['gain'])} | {cell(temperatures[row['depth']])} | "
+                    f"{cell(row['over_line'])} | {cell(row['next_loop'])} |"
+                )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the flags, print the table, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--write", action="store_true", help="store the results and draw the picture")
+    options = parser.parse_args(arguments)
+    files = options.files or [STORED]
+    results = [result for path in files for result in json.loads(path.read_text())]
+    if options.write:
+        if options.files:
+            STORED.write_text(json.dumps(results) + "\n")
+        draw([result for result in results if result["task"] == "stories"], PICTURE)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
