@@ -53,12 +53,15 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]
     return words
 
 
-def test_the_plan_of_two_models(command: Callable[..., list[str]], tmp_path: Path, capsys: Any) -> None:
-    """Those of the third model differ in nothing but its layers."""
-    chosen = ("ouro-1.4b", "huginn-0125")
-    assert exit_code(command(tmp_path, "--models", ",".join(chosen))) == 0
+def test_a_part_of_the_plan_that_has_every_kind_of_run(
+    command: Callable[..., list[str]], tmp_path: Path, capsys: Any
+) -> None:
+    models = ("ouro-1.4b", "huginn-0125")
+    only = ("mechanism", "scale-bounds", "tokens", "refined-optima", "direction-progress", "scale-prediction")
+    chosen = ("--models", ",".join(models), "--tasks", "math500,gsm8k", "--only", ",".join(only))
+    assert exit_code(command(tmp_path, *chosen)) == 0
     said = capsys.readouterr()
-    planned = [run for run in paper_runs() if run.model in chosen]
+    planned = chosen_runs(paper_runs(), only, models, ("math500", "gsm8k"))
     names = [run.name for run in planned]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(names)
     for name in TABLES:
@@ -74,7 +77,7 @@ def test_the_plan_of_two_models(command: Callable[..., list[str]], tmp_path: Pat
     assert "published cells have a counterpart" in said.err
     assert "stand-in for Ouro-1.4B" in (tmp_path / "paper" / "mechanism-matrix.txt").read_text()
     assert (tmp_path / "report.html").stat().st_size > 100_000
-    for name in ("direction-progress", "depth-curves", "scale-prediction"):
+    for name in ("direction-progress", "scale-prediction"):
         assert (tmp_path / "figures" / f"{name}.pdf").is_file()
     times = json.loads((tmp_path / "times.json").read_text())
     assert sorted(times) == sorted(names)
