@@ -139,13 +139,6 @@ def test_the_module_of_wandb_stands_for_its_active_run(small, task):
     assert module.run.logged == [({"loopscope/step": 1, **record.scalars()}, 1)]
 
 
-def test_whatever_has_the_log_of_trackio_gets_numbers_and_the_step(small, task):
-    module, logged = ModuleType("trackio"), []
-    module.log = lambda metrics, step=None: logged.append((metrics, step))
-    record = ls.Monitor(small(), task, log=module).measure(3)
-    assert logged == [(record.scalars(), 3)]
-
-
 OFFLINE = """
 import json, sys
 import torch, wandb

@@ -3,7 +3,7 @@
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.studies import FIGURES, TABLES, figure, open_records, table
+from loopscope.studies import FIGURES, TABLES, open_records, table
 
 
 @pytest.fixture
@@ -19,16 +19,6 @@ def test_a_path_a_run_and_a_list_are_the_same(run, quick):
 @pytest.mark.parametrize("name", ["mechanism", "Mechanism", "failure_shares"])
 def test_names_forgive_case_and_underscores(run, quick, name):
     assert table(name, run, quick).rows
-
-
-def test_a_near_miss_names_the_nearest(run):
-    with pytest.raises(LoopscopeError, match="did you mean mechanism"):
-        table("mechanisms", run)
-
-
-def test_an_unknown_name_lists_all(run):
-    with pytest.raises(LoopscopeError, match="choose from direction-progress, contraction"):
-        figure("xyz", run)
 
 
 def test_no_runs_is_the_users_mistake():
@@ -52,9 +42,3 @@ def test_every_study_has_one_line_and_says_what_it_needs():
             "several steps",
         )
         assert study.needs in ("quick", "grid", "full", *flags)
-
-
-def test_records_are_read_once(run):
-    records = open_records(run)
-    assert records.updates is records.updates
-    assert open_records(records) is records

@@ -165,11 +165,3 @@ def test_the_command_line_reads_logs(log, tmp_path, capsys):
     assert "choose --name training" in capsys.readouterr().err
     with pytest.raises(LoopscopeError, match="a monitor's log"):
         write_report([log], tmp_path / "report.html")
-
-
-@pytest.mark.parametrize("width", ["one", "two"])
-def test_a_single_step_and_wide_ranges_are_drawn(series, width):
-    records = open_records([series / "step-10"])
-    assert figure("training", records, QUICK, width=width).shown["panels"][0]["depths"]
-    (axes, *_) = figure("training", series, QUICK, width=width).figure.subfigs[0].axes
-    assert axes.get_xscale() == "log"

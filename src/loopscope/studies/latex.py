@@ -142,27 +142,23 @@ def _head(column: Column) -> list[str]:
 
 
 def _wrapped(sheet: Sheet) -> list[bool]:
+    cells = zip(*sheet.lines, strict=True) if sheet.lines else [()] * len(sheet.columns)
     return [
-        column.left and any(len(line[index]) > NAME_LENGTH for line in sheet.lines)
-        for index, column in enumerate(sheet.columns)
+        column.left and any(len(text) > NAME_LENGTH for text in each)
+        for column, each in zip(sheet.columns, cells, strict=True)
     ]
 
 
 def _characters(sheet: Sheet) -> int:
-    widths = [
-        max(map(len, [*_head(column), *(line[index] for line in sheet.lines)])) + 3
-        for index, column in enumerate(sheet.columns)
-    ]
-    return sum(
-        min(width, NAME_LENGTH + 3) if column.left else width
-        for width, column in zip(widths, sheet.columns, strict=True)
+    cells = zip(*sheet.lines, strict=True) if sheet.lines else [()] * len(sheet.columns)
+    widths = [max(map(len, [*_head(column), *each])) for column, each in zip(sheet.columns, cells, strict=True)]
+    return sum(min(w, NAME_LENGTH) if c.left else w for w, c in zip(widths, sheet.columns, strict=True)) + 3 * len(
+        widths
     )
 
 
 def _height(line: tuple[str, ...], sheet: Sheet) -> int:
-    return max(
-        1 + len(text) // NAME_LENGTH if column.left else 1 for text, column in zip(line, sheet.columns, strict=True)
-    )
+    return max(1 + len(text) // NAME_LENGTH * column.left for text, column in zip(line, sheet.columns, strict=True))
 
 
 def _tabular(sheet: Sheet) -> list[str]:

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from loopscope.studies.paper.numbers import (
-    Printed,
     Quantity,
     cells,
     claims,
-    measurements,
     number_count,
     read_cell,
     tables,
@@ -98,16 +96,6 @@ def test_the_cells_of_a_row_stand_in_one_line_in_this_order(paper, table):
         assert any(is_subsequence(wanted, line) for line in lines), (row.setting, wanted)
 
 
-@pytest.mark.parametrize(("study", "column"), [("diagnostics", "spearman"), ("diagnostics", "auroc")])
-def test_diagnostics_are_transposed_without_mixing_signals_or_conditions(paper, study, column):
-    (table,) = (table for table in tables() if table.study == study)
-    lines = [numbers_in_order(line) for line in region(paper, table.label).split("\n")]
-    signals = dict.fromkeys(row.key for row in table.rows)
-    for signal in signals:
-        wanted = [printed_numbers(row.cells[column])[0] for row in table.rows if row.key == signal]
-        assert wanted in lines
-
-
 def test_depth_sweep_is_transposed_without_mixing_models_or_tasks(paper):
     (table,) = (table for table in tables() if table.label == "tab:evaluation-coverage")
     lines = [line for line in region(paper, table.label).split("\n") if "&" in line]
@@ -152,37 +140,7 @@ def test_about_six_hundred_cells_of_every_table():
     assert len({table.label for table in tables() if table.label.startswith("tab:")}) == 18
 
 
-def test_no_cell_is_kept_twice_under_one_label():
-    seen = set()
-    for cell in cells():
-        place = (cell.label, cell.study, cell.setting, cell.key, cell.column)
-        assert place not in seen
-        seen.add(place)
-
-
-def test_units_turn_printed_numbers_into_quantities():
-    by_column = {cell.column: cell for cell in cells("mechanism") if cell.setting.model == "Ouro-1.4B"}
-    gain = by_column["mean_gain"]
-    assert gain.printed.text == "-7.75"
-    assert gain.value == pytest.approx(-7.75e-3)
-    assert gain.half_unit == pytest.approx(0.005e-3)
-
-
-def test_intervals_are_read():
-    (cell, *_) = cells("failure-shares")
-    assert [end.text for end in cell.interval] == ["44.29", "54.10"]
-
-
 @pytest.mark.parametrize("text", ["four", "4→5", "1,2", "[1,2]", "1 [2]", ""])
 def test_an_unreadable_cell_is_refused(text):
     with pytest.raises(ValueError, match="cannot read"):
         read_cell(text, label="t", study="s", setting=None, key="", column="c", unit=1.0, quantity=Quantity("nats"))
-
-
-def test_printed_agrees_only_with_what_rounds_to_it():
-    assert Printed("0.50").agrees(0.495)
-    assert not Printed("0.50").agrees(0.4949)
-
-
-def test_every_measurement_is_described():
-    assert {cell.setting.measurement for cell in cells()} == set(measurements())

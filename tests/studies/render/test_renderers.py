@@ -1,16 +1,14 @@
 """How cells, heads and awkward text are written."""
 
-import io
 import re
 
-import polars as pl
 import pytest
 
 from loopscope.stats import Estimate, Interval
 from loopscope.studies.latex import cell, escape
 from loopscope.studies.render import number
 from loopscope.studies.tables.interventions import contraction
-from loopscope.studies.tables.mechanism import diagnostics, mechanism
+from loopscope.studies.tables.mechanism import mechanism
 
 ESTIMATE = Estimate(0.4918, 364, Interval(0.4429, 0.541))
 
@@ -47,10 +45,6 @@ def test_latex_special_characters_are_harmless():
     assert escape(r"100% {a_b} & \c ~ ^ # $") == (
         r"100\% \{a\_b\} \& \textbackslash{}c \textasciitilde{} \textasciicircum{} \# \$"
     )
-
-
-def test_captions_have_no_break_within_their_words(hostile):
-    assert "penalty" not in mechanism.table(hostile).to_latex().partition("\\label")[0]
 
 
 @pytest.fixture
@@ -109,29 +103,6 @@ def test_text_columns_line_up(hostile):
     assert all(len(line) <= len(rule) for line in lines[1:] if not line.startswith("note"))
 
 
-def test_wide_pivots_continue_below(lively, quick):
-    from loopscope.studies.records import Records
-
-    result = diagnostics.table(Records([lively]), quick)
-    text = result.to_text()
-    # 16 conditions, six beside each other, two measures.
-    assert text.count("Raw Spearman correlation") == text.count("Harmful-update AUROC") == 3
-    assert max(map(len, text.splitlines())) < 140
-    assert result.to_latex().count(r"\begin{tabular}") >= 6
-
-
-def test_two_runs_of_one_condition_do_not_hide_each_other(tmp_path, synthetic, quick):
-    from loopscope.studies.records import Records
-
-    runs = [
-        synthetic.write_run(tmp_path / name, [synthetic.Task("sums", {4: synthetic.Paths.of([a, 0.1], [-1.0, 0.1])})])
-        for name, a in (("first", 0.5), ("second", 0.7))
-    ]
-    text = diagnostics.table(Records(runs), quick).to_text()
-    assert "(first)" in text
-    assert "(second)" in text
-
-
 def test_notebooks_get_the_printed_cells(hand_like):
     shown = hand_like._repr_html_()
     *_, body = hand_like.to_markdown().split("---: |\n")
@@ -139,16 +110,6 @@ def test_notebooks_get_the_printed_cells(hand_like):
     assert cells == re.findall(r"<td[^>]*>([^<]*)</td>", shown)
     assert str(hand_like) == hand_like.to_text()
     assert len(repr(hand_like)) < 200
-
-
-def test_frames_hold_what_csv_holds(hand_like):
-    frame = hand_like.to_polars()
-    written = pl.read_csv(io.StringIO(hand_like.to_csv()), infer_schema_length=None)
-    assert frame.columns == written.columns
-    for name in frame.columns:
-        if frame[name].dtype.is_numeric():
-            assert frame[name].cast(pl.Float64).to_list() == written[name].cast(pl.Float64).to_list(), name
-    assert hand_like.to_pandas().shape == frame.shape
 
 
 @pytest.fixture

@@ -89,15 +89,6 @@ def test_reasons_do_not_ask_for_what_the_run_has(records, synthetic):
     assert not any("level='grid'" in note for note in (*checks.notes, *transitions.notes))
 
 
-@pytest.mark.parametrize("name", ["exact-kl", "bound-selected", "scale-bounds", "integrated-bounds"])
-def test_studies_of_concave_paths_say_so_beside_other_readouts(records, synthetic, name):
-    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.5])})
-    result = TABLES[name].table(records(task, model={"affine_readout": False, "name": "toy-huginn"}), QUICK)
-    assert result.notes == (
-        "this study is about solution tasks of models with an affine readout, and these runs hold none",
-    )
-
-
 def test_a_run_without_records_is_not_told_to_measure_more(tmp_path, synthetic):
     from loopscope.store import StoredRun, open_or_create
     from loopscope.studies.records import Records
@@ -108,28 +99,9 @@ def test_a_run_without_records_is_not_told_to_measure_more(tmp_path, synthetic):
         assert "hold no records yet" in table.table(Records([StoredRun(tmp_path / "begun")]), QUICK).notes[-1]
 
 
-def test_spreadsheets_find_no_formula_in_names(records, synthetic):
-    made = records(
-        *(synthetic.Task(name, {4: synthetic.Paths.of([-0.5], [-1.0])}) for name in ("=1+1", "+a", "-b", "@c", "fine")),
-        model={"name": "=HYPERLINK(0)", "toy": False},
-    )
-    lines = list(csv.DictReader(io.StringIO(TABLES["mechanism"].table(made, QUICK).to_csv())))
-    assert [line["task"] for line in lines] == ["'=1+1", "'+a", "'-b", "'@c", "fine"]
-    assert {line["model"] for line in lines} == {"'=HYPERLINK(0)"}
-    assert {float(line["mean_gain"]) for line in lines} == {-1.5}
-
-
 def test_random_weights_and_unfinished_runs_are_said(records, synthetic, tmp_path):
     task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.5])})
     model = {"name": "ouro-1.4b", "toy": False, "random_weights": True, "weights": {}}
     result = TABLES["mechanism"].table(records(task, level="quick", model=model))
     assert "ouro-1.4b (random weights)" in result.to_text()
     assert any("random weights" in note for note in result.notes)
-
-
-def test_several_runs_share_a_table(tmp_path, synthetic):
-    from loopscope.studies.records import Records
-
-    paths = synthetic.Paths.of([0.5, 0.25], [-1.0, -0.5])
-    runs = [synthetic.write_run(tmp_path / name, [synthetic.Task("sums", {4: paths})], level="quick") for name in "ab"]
-    assert [row.condition.run for row in TABLES["mechanism"].table(Records(runs), QUICK).rows] == ["a", "b"]

@@ -11,7 +11,7 @@ from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
 from loopscope.path import GRID, Outcome
 from loopscope.stats import Bootstrap
-from loopscope.studies import figure, table
+from loopscope.studies import table
 
 QUICK = Bootstrap(resamples=50)
 IFM = {
@@ -93,16 +93,6 @@ def test_its_numbers_follow_from_the_records(compared):
         assert row["fitted_scale"].value == GRID[int(by_scale.argmax())]
         assert row["fitted_gain"].value == pytest.approx(by_scale.max())
         assert row["fitted_scale"].interval.low <= row["fitted_scale"].value <= row["fitted_scale"].interval.high
-
-
-def test_the_figure_has_a_point_for_every_run(compared, tmp_path):
-    drawn = figure("families", compared, QUICK)
-    rows = table("families", compared, QUICK).rows
-    (axes,) = drawn.figure.axes
-    points = [line for line in axes.lines if len(line.get_xdata()) == 1]
-    assert len(points) == sum(row["share"].value is not None for row in rows)
-    assert len({line.get_color() for line in points}) > 1
-    assert drawn.save(tmp_path / "families.pdf").stat().st_size > 1000
 
 
 def test_several_updates_of_a_question_are_resampled_together(records, synthetic):

@@ -82,10 +82,3 @@ def test_runs_without_a_trace_say_how_to_get_one(records, synthetic, study):
     drawn = FIGURES["flips"].figure(without)
     assert drawn.shown == {}
     assert "measure with trace=True" in drawn.caption
-
-
-def test_the_figure_shows_the_tables_numbers(traced):
-    shown = FIGURES["flips"].figure(traced, Bootstrap(resamples=40)).shown["panels"]
-    (panel,) = shown
-    assert panel["depths"] == [2, 3, 4]
-    assert panel["wrong_to_right"] == [row["wrong_to_right"].value for row in flips.table(traced).rows]

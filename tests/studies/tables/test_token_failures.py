@@ -43,20 +43,6 @@ def test_intervals_resample_questions_with_all_their_tokens(audited):
     assert row["quarter_rate"].interval.undefined == pytest.approx(125, abs=40)
 
 
-def test_runs_without_a_gate_use_every_token(records, synthetic):
-    paths = synthetic.Paths.of([0.5], [-1.0])
-    columns = {name: np.array([0.5, 0.5]) for name in ("slope", "gain", "quarter_gain", "quadratic_gain")}
-    columns |= {"row": np.array([0, 0]), "quadratic": np.array([0.0, 0.0])}
-    (row,) = tokens.table(records(synthetic.Task("sums", {1: paths}, tokens={1: columns}), tokens=True)).rows
-    assert (row["positions"], row["failures"], row["quarter_rate"].value) == (2, 0, None)
-
-
-def test_runs_without_token_rows_say_how_to_get_them(hand):
-    result = tokens.table(hand)
-    assert result.rows == ()
-    assert "measure with tokens=True" in result.notes[-1]
-
-
 def test_wrong_options_are_no_references(records, synthetic):
     """Every token row of a stored run, gone through one by one."""
     rng = np.random.default_rng(7)

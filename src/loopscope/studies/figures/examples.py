@@ -47,24 +47,19 @@ class Example:
     rule: str
     """How it was chosen."""
 
-    @property
-    def fp64(self) -> bool:
-        """Whether the path is drawn from FP64 nodes."""
-        return self._stored is not None
-
     @cached_property
-    def _stored(self) -> tuple[Floats, Floats] | None:
-        records, condition = self.updates.records, self.updates.condition
-        return records.path(condition, self.updates.frame["row"][self.place]) if records else None
+    def stored(self) -> tuple[Floats, Floats] | None:
+        """The FP64 nodes, where the run keeps them."""
+        return self.updates.records.path(self.updates.condition, self.updates.frame["row"][self.place])
 
     @property
     def path(self) -> tuple[Floats, Floats]:
         """Scales and gains, as finely as the run stores them."""
-        return self._stored or (GRID_SCALES, self.updates.grid_gain[self.place])
+        return self.stored or (GRID_SCALES, self.updates.grid_gain[self.place])
 
     def number(self, name: str) -> float:
         """Slope, quadratic or predicted scale, of the FP64 path where the run has it."""
-        fp64 = {"slope": "fp64_slope", "quadratic": "fp64_quadratic", "quadratic_scale": "fp64_predicted_scale"}[name]
+        fp64 = "fp64_predicted_scale" if name == "quadratic_scale" else f"fp64_{name}"
         return float(self.updates.floats(fp64 if self.updates.has(fp64) else name)[self.place])
 
     @property
@@ -80,7 +75,7 @@ class Example:
             "example_id": self.updates.ids[self.place],
             "chosen_from": int(self.updates.finite_step.sum()),
             "rule": self.rule,
-            "path": "FP64 nodes" if self.fp64 else "21-point grid",
+            "path": "FP64 nodes" if self.stored else "21-point grid",
             "predicted_scale": self.number("quadratic_scale"),
             "optimum": self.optimum,
         }
@@ -121,7 +116,7 @@ def concept(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
         return chosen.notes[-1] if not chosen.kept else "no finite-step failure that a grid scale turns into a gain"
     example = max(found, key=lambda each: each.updates.clarity.max())
     (scale, gain), condition = example.path, example.updates.condition
-    stored = f"at its {len(scale)} stored FP64 nodes" if example.fp64 else "on the 21-point grid"
+    stored = f"at its {len(scale)} stored FP64 nodes" if example.stored else "on the 21-point grid"
     best, failures = float(np.interp(example.optimum, scale, gain)), int(example.updates.finite_step.sum())
     caption = (
         f"A measured finite-step failure: {condition}, question {printable(example.updates.ids[example.place])}, one "

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import shutil
 import textwrap
@@ -216,26 +215,18 @@ def _style_file(style: str | os.PathLike[str] | None) -> Any:
     if style is None:
         return {}
     # Read with loopscope's own limits first: matplotlib would also take an address on the network.
-    read_text(style, setting("style").rstrip("="), MOST_STYLE_BYTES)
-    path = Path(text("style", style))
-    problems: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: problems.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("matplotlib")
-    logger.addHandler(handler)
-    found: Any = {}
+    written = read_text(style, setting("style").rstrip("="), MOST_STYLE_BYTES)
+    lines = (line.partition("#")[0].partition(":")[0].strip() for line in written.splitlines())
+    unknown = [name for name in lines if name and name not in _matplotlib().rcParams]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = dict(_matplotlib().rc_params_from_file(str(path), use_default_template=False))
-    except (Warning, ValueError, KeyError) as error:
-        problems.append(str(error))
-    finally:
-        logger.removeHandler(handler)
-    if problems:
-        said = " ".join(problems[0].split())
-        raise LoopscopeError(f"{setting('style')} {printable(path.name)} is not a style of matplotlib: {said}")
-    return found
+            if unknown:
+                raise ValueError(f"it has no setting {unknown[0]}")
+            return dict(_matplotlib().rc_params_from_file(style, fail_on_error=True, use_default_template=False))
+    except (Warning, ValueError) as error:
+        said = f"{printable(Path(style).name)} is not a style of matplotlib: {' '.join(str(error).split())}"
+        raise LoopscopeError(f"{setting('style')} {said}") from error
 
 
 @dataclass(frozen=True)
@@ -342,12 +333,9 @@ def handle(look: Mapping[str, Any], **more: Any) -> Any:
 
 def series(place: int) -> dict[str, Any]:
     """Colour and marker of a model or condition by its place among the others."""
-    return {
-        "color": SERIES_COLOURS[place % len(SERIES_COLOURS)],
-        "marker": SERIES_MARKERS[place // len(SERIES_COLOURS) % len(SERIES_MARKERS)]
-        if place >= len(SERIES_COLOURS)
-        else SERIES_MARKERS[place],
-    }
+    turn, colour = divmod(place, len(SERIES_COLOURS))
+    marker = turn % len(SERIES_MARKERS) if turn else place
+    return {"color": SERIES_COLOURS[colour], "marker": SERIES_MARKERS[marker]}
 
 
 def ends(estimate: Estimate) -> tuple[float, float]:
