@@ -101,10 +101,10 @@ def bare_products(states: Sequence[Tensor], weight_VD: Tensor) -> dict[str, Call
     dtype = torch.bfloat16 if weight_VD.is_cuda else torch.float32
     converted, weight_DV = [h_TD.to(dtype) for h_TD in states], weight_VD.to(dtype).T
 
-    def products(**out_dtype: torch.dtype) -> None:
+    def products(out_dtype: torch.dtype | None = None) -> None:
         with full_precision_products():
             for h_TD in converted:
-                torch.mm(h_TD, weight_DV, **out_dtype)
+                torch.mm(h_TD, weight_DV) if out_dtype is None else torch.mm(h_TD, weight_DV, out_dtype=out_dtype)
 
     calls: dict[str, Call] = {name: products}
     if weight_VD.is_cuda:

@@ -121,7 +121,7 @@ def consecutive(queries: Sequence[Query]) -> list[Survey]:
     shares, measured = scratch, 0
     for some in blocks(first.tokens, rows):
         here_StD = torch.stack([state[some] for state in states])
-        logits_StV = scratch[: len(states) * here_StD.shape[1]].unflatten(0, here_StD.shape[:2])
+        logits_StV = scratch[: len(states) * here_StD.shape[1]].view(*here_StD.shape[:2], -1)
         multiply(here_StD.flatten(0, 1), first.weight_VD, logits_StV.flatten(0, 1))
         if logits_StV.shape[1] != measured:  # the library may sum in another order
             shares, measured = missing_shares(here_StD, first.weight_VD, logits_StV), logits_StV.shape[1]
