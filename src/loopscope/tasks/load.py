@@ -213,12 +213,7 @@ class TextRows:
     """
 
     def __init__(self, template: Template, normalise: Callable[[SourceRow], Item]) -> None:
-        self.kind, self.template, self.template_hash, self.word = (
-            template.kind,
-            template.name,
-            template.hash,
-            template.word,
-        )
+        self.kind, self.template, self.template_hash = template.kind, template.name, template.hash
         self.encoding: Split = "separate" if self.kind == "solution" else "joint"
         self.word = template.word
         self._normalise, self._digest = normalise, hashlib.sha256()
