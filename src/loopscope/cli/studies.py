@@ -69,13 +69,19 @@ def figures(
     folder = Path(output)
     if folder.exists() and not folder.is_dir():
         raise LoopscopeError(f"{folder} is a file: give a folder for --output")
-    records = open_records(list(runs))
+    records, missing = open_records(list(runs)), []
     for study in chosen:
         result = figure(study.name, records, width=width, style=style)
         if name is not None and not result.shown:
             raise LoopscopeError(f"{study.name}: {result.caption}")
         if result.shown:
             print(result.save(folder / f"{study.name}.{format}"), flush=True)
+        else:
+            missing.append(study.name)
+    if missing:
+        typer.echo(
+            f"nothing in these runs for: {', '.join(missing)} (`loopscope studies` says what each needs)", err=True
+        )
 
 
 def compare(runs: Runs, name: Name = None, format: TableFormat = "text") -> None:
