@@ -84,7 +84,7 @@ def _embedded_rows() -> list[dict[str, Any]]:
         family = detect_family(config, None)  # by the configuration alone: looking at tensor names would load torch
         tied = config.get("tie_embeddings") or config.get("tie_word_embeddings")
         uncounted = {"freqs_cis", "lm_head.weight"} if tied else {"freqs_cis"}
-        row = {
+        row: dict[str, Any] = {
             "name": name,
             "family": family,
             "kind": "embedded",

@@ -58,10 +58,7 @@ class Finding:
         if wrong:
             said += f" The other {wrong} start{'s' * (wrong == 1)} in the wrong direction."
         if self.predicted is not None:
-            said += (
-                " A step of the length that slope and curvature predict recovers"
-                f" {self.predicted} of them."
-            )
+            said += f" A step of the length that slope and curvature predict recovers {self.predicted} of them."
         return said
 
     def meaning(self) -> str:
