@@ -16,8 +16,8 @@ from loopscope.measuring.batching import BatchPolicy
 from loopscope.measuring.config import PROTOCOLS
 from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
 from loopscope.run import Run
+from loopscope.studies import FIGURES, TABLES
 from loopscope.studies.paper.numbers import model_names, models, tables
-from loopscope.studies.registry import FIGURES, TABLES
 
 OURO = {
     "architectures": ["OuroForCausalLM"], "model_type": "ouro", "hidden_size": 32, "intermediate_size": 64,
@@ -164,9 +164,7 @@ _BEYOND = {
     "certificates",
     "convergence",
     "families",
-    "flips",
     "longer-steps",
-    "settling",
     "training",
 }
 """Studies with a label of their own that the paper does not have."""

@@ -31,7 +31,7 @@ FEW_TABLES = (
     "certificates",
     "longer-steps",
     "tokens",
-    "settling",
+    "control",
     "transition-selection",
 )
 

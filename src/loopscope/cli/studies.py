@@ -28,7 +28,7 @@ def tables(
 
 def render_tables(runs: Sequence[str], name: str | None = None, format: str = "text", *, every: bool = False) -> str:
     """One table by name, or every table that the runs can fill, ready to print; as text the main ones by default."""
-    from loopscope.studies.registry import TABLES, find, open_records
+    from loopscope.studies import TABLES, find, open_records
 
     _check_format(format, FORMATS)
     studies = list(TABLES.values()) if name is None else [find(name, TABLES)]
@@ -62,11 +62,9 @@ def figures(
     output: Annotated[str, flag("--output", "Folder for the figures.", metavar="FOLDER")],
     name: Name = None,
     format: Annotated[str, flag("--format", "How figures are written.", choices=("pdf", "png", "svg"))] = "pdf",
-    width: Annotated[str, flag("--width", "For one column or two: 3.3 or 6.8 inches.", choices=("one", "two"))] = "two",
-    style: Annotated[str | None, flag("--style", "A matplotlib style file.", metavar="NAME.mplstyle")] = None,
 ) -> None:
     """The paper's figures, from your own runs."""
-    for path in draw_figures(runs, output, name, format, width, style):
+    for path in draw_figures(runs, output, name, format):
         typer.echo(path)
 
 
@@ -75,15 +73,13 @@ def draw_figures(
     output: str,
     name: str | None = None,
     format: str = "pdf",
-    width: str = "two",
-    style: str | None = None,
 ) -> Iterator[Path]:
     """Write one figure, or all of them, into a folder; yields each file when it is written.
 
     Next to every figure is a JSON with its caption, the ids it shows and the hashes of what it was made from.
     """
+    from loopscope.studies import FIGURES, find, open_records
     from loopscope.studies.figures.style import FIGURE_FORMATS
-    from loopscope.studies.registry import FIGURES, figure, find, open_records
 
     _check_format(format, FIGURE_FORMATS)
     chosen = list(FIGURES.values()) if name is None else [find(name, FIGURES)]
@@ -92,7 +88,7 @@ def draw_figures(
         raise LoopscopeError(f"{folder} is a file: give a folder for --output")
     records = open_records(list(runs))
     for study in chosen:
-        result = figure(study.name, records, width=width, style=style)
+        result = study.figure(records)
         if name is not None and not result.shown:
             raise LoopscopeError(f"{study.name}: {result.caption}")
         if result.shown:
@@ -109,8 +105,8 @@ def render_comparison(runs: Sequence[str], name: str | None = None, format: str 
 
     The format `text` groups by published row; the others write one line per cell.
     """
+    from loopscope.studies import TABLES, find, open_records
     from loopscope.studies.comparison import compare as join
-    from loopscope.studies.registry import TABLES, find, open_records
 
     _check_format(format, FORMATS)
     study = None if name is None else find(name, TABLES).name
@@ -148,7 +144,7 @@ def studies() -> None:
 
 def list_studies() -> str:
     """Name, what it shows, what a run must hold for it, and where it is in the paper."""
-    from loopscope.studies.registry import FIGURES, TABLES
+    from loopscope.studies import FIGURES, TABLES
 
     lists = []
     for title, group in (("Tables", TABLES), ("Figures", FIGURES)):

@@ -25,10 +25,9 @@ from loopscope.models.in_memory import borrowed
 from loopscope.models.user_models import load_code, names_code
 from loopscope.stats import Bootstrap
 from loopscope.store.schema import ends_of
+from loopscope.studies import Source, figures, open_records
 from loopscope.studies.declare import TableResult
-from loopscope.studies.figures.control import draw, draw_scales
 from loopscope.studies.records import Records
-from loopscope.studies.registry import Source, open_records
 from loopscope.studies.tables.control import Given, TracePair, control_tables
 from loopscope.user_code import user_code
 
@@ -62,7 +61,9 @@ class Control:
 
     def figure(self, name: Literal["control", "fitted-scale"] = "control") -> FigureResult:
         """Utility over cost, with the ceilings; or the fitted scales."""
-        return draw(self.table, self.records) if name == "control" else draw_scales(self.scales, self.records)
+        if name == "control":
+            return figures.control.control.drawn(figures.control.control_picture(self.table), self.records)
+        return figures.control.fitted_scale.drawn(figures.control.scales_picture(self.scales), self.records)
 
     def __str__(self) -> str:
         return "\n".join(str(table) for table in (self.table, self.scales) if table.rows)

@@ -14,7 +14,7 @@ from loopscope.studies.conditions import Condition, at, title
 from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Values, table, words
 from loopscope.studies.populations import Population, Selection, select, updates_with
 from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
-from loopscope.studies.training import OUTCOMES
+from loopscope.studies.tables.training import OUTCOMES
 
 DESIGN = ("topology", "injection", "depth_prior")
 

@@ -1,35 +1,161 @@
-"""A training in steps: outcomes, gains and the best depth of every checkpoint, or of every call of a monitor."""
+"""A training in steps: outcomes, gains and the best depth of every checkpoint, or of every call of a monitor.
+
+Runs name their step in their manifest (`loopscope.training_steps`); runs that lie in one folder and share architecture
+and evaluation set are one training. Their intervals resample questions. The log of a monitor (`loopscope.monitor_log`)
+holds means with standard errors, from which its intervals are made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import polars as pl
 
 from loopscope.errors import setting
-from loopscope.stats import Bootstrap, Estimate
+from loopscope.monitor_log import MonitorLog
+from loopscope.path import Outcome
+from loopscope.stats import Best, Bootstrap, Estimate, Interval, Mean, Ratio
+from loopscope.studies.conditions import Condition, Weights, printable
 from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, Values, table, words
 from loopscope.studies.populations import Population, Selection, notes_on
-from loopscope.studies.records import Records
-from loopscope.studies.training import MEASURES, no_steps, trainings, without_step
+from loopscope.studies.records import Records, Updates
+from loopscope.training_steps import training_step
+
+OUTCOMES = {
+    **{"finite_step": Outcome.FINITE_STEP_FAILURE, "directional": Outcome.DIRECTIONAL_FAILURE},
+    **{"neutral": Outcome.NEUTRAL, "progressing": Outcome.PROGRESSING},
+}
+"""Names of the shares of outcomes, worst first."""
+SHARES = (*OUTCOMES, "harmful", "share", "sign_slope", "sign_quadratic", "quarter_recovery", "quadratic_recovery")
+MEASURES = (
+    *("utility", "gain", "slope", "quadratic", "accumulated_curvature", "quadratic_scale"),
+    *(*SHARES, "quarter_gain", "quadratic_gain"),
+)
+"""What is listed of an update; names are those of a monitor's log, but for its `utility_after`."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One update at one step of a training."""
+
+    series: str
+    """The folder of the runs, or the monitor's log."""
+    step: int
+    trained_depth: int | None
+    condition: Condition
+    updates: Updates | None = None
+    """Of a run."""
+    logged: Mapping[str, Any] | None = None
+    """Of a log: means, and their standard errors with the ending `_se`."""
+
+
+def _steps(records: Records) -> Selection:
+    """The steps of every training by update; of two runs of one step the first counts."""
+    found: dict[tuple[object, ...], dict[tuple[int, int], Step]] = {}
+    unknown: dict[str, None] = {}
+    for updates in records.updates:
+        condition, run = updates.condition, records.run_of(updates.condition)
+        step, folder, model = training_step(run.manifest), run.path.resolve().parent, run.manifest.model
+        if step is None:
+            unknown[condition.run] = None
+            continue
+        one = Step(printable(folder.name), step, model.trained_depth, condition, updates)
+        key = (folder, model.family, model.config_sha256, condition.evaluation_set)
+        found.setdefault(key, {}).setdefault((condition.transition or 0, step), one)
+    for path, log in records.logs:
+        for one in _logged(path, log):
+            steps = found.setdefault((one.series, one.condition.task), {})
+            steps.setdefault((one.condition.transition or 0, one.step), one)
+    kept = tuple(steps[place] for steps in found.values() for place in sorted(steps))
+    notes = list(notes_on(one.condition for one in kept))
+    if unknown:
+        how = f"name the model's folder step-1000, or measure with {setting('training_step', 1000)}"
+        notes.append(f"without a training step: {', '.join(unknown)} ({how})")
+    if records.logs:
+        notes.append("a monitor's log holds means and standard errors: its intervals are normal, its best depths bare")
+    if not kept:
+        how = f"measure checkpoints whose folders are named as step-1000, or give {setting('training_step', 1000)}"
+        notes.append(records.nothing(f"no run tells its training step: {how}"))
+    return Selection(kept, tuple(notes))
+
+
+def _logged(path: Path, log: MonitorLog) -> Iterator[Step]:
+    """What a monitor's log holds of every task and update."""
+    title, header = printable(f"{path.resolve().parent.name}/{path.name}"), log.header
+    for task in header.get("tasks", ()) if log.updates.height else ():
+        updates, best = (frame.filter(pl.col("task") == task["name"]) for frame in (log.updates, _best_depths(log)))
+        for row in updates.join(best, on="step", how="left").iter_rows(named=True):
+            condition = Condition(
+                run=title,
+                place=str(path.resolve()),
+                model=str(header.get("model", "")),
+                family=str(header.get("family", "")),
+                weights=Weights.OTHER,
+                task=task["name"],
+                split=task.get("split") or "",
+                n=row["questions"],
+                expected=row["questions"],
+                transition=row["transition"],
+            )
+            yield Step(title, row["step"], header.get("trained_depth"), condition, logged=row)
+
+
+def _best_depths(log: MonitorLog) -> pl.DataFrame:
+    """The depth with the highest mean utility, the smallest of equals, by step and task."""
+    if not log.depths.height:
+        return log.updates.select("step", "task").clear()
+    ordered = log.depths.sort("utility", "depth", descending=[True, False])
+    chosen = {"best_depth": "depth", "best_utility": "utility", "best_utility_se": "utility_se"}
+    return ordered.unique(["step", "task"], keep="first").select("step", "task", **chosen)
+
+
+def _measured(updates: Updates) -> Values:
+    """The statistics of a run's update."""
+    gain, slope, failures = updates.gain, updates.slope, updates.finite_step
+    found: dict[str, Any] = {
+        "gain": Mean(gain),
+        "utility": Mean(updates.floats("utility_after")),
+        "slope": Mean(slope),
+        "quadratic": Mean(updates.quadratic),
+        "accumulated_curvature": Mean(gain - slope),
+        "harmful": Mean(updates.harmful),
+        "share": Ratio(failures, updates.harmful),
+        **{name: Mean(updates.outcome == code) for name, code in OUTCOMES.items()},
+        **{name: Mean(right) for name, right in updates.right_signs.items()},
+    }
+    shorter = {"quarter": updates.quarter_gain} if updates.has("grid_gain") else {}
+    if updates.has("quadratic_gain"):
+        shorter["quadratic"] = updates.floats("quadratic_gain")
+    for name, gains in shorter.items():
+        found[f"{name}_gain"] = Mean(gains)
+        found[f"{name}_recovery"] = Ratio(failures & (gains > 0), failures)
+    if updates.has("quadratic_scale"):
+        found["quadratic_scale"] = Mean(updates.quadratic_scale)
+    if sweep := updates.sweep:
+        place = int(sweep.utility.mean(axis=0).argmax())
+        found |= {"best_depth": Best(sweep.depths, sweep.utility), "best_utility": Mean(sweep.utility[:, place])}
+    return found
+
+
+def _estimate(row: Mapping[str, Any], name: str, level: float) -> Estimate:
+    """A mean of a log with the interval that its standard error gives; shares stay within 0 and 1."""
+    logged = "utility_after" if name == "utility" else name
+    value, error = row.get(logged), row.get(f"{logged}_se")
+    if value is None or error is None:
+        return Estimate(value, row["questions"])
+    reach = NormalDist().inv_cdf(0.5 + level / 2) * error
+    low, high = value - reach, value + reach
+    if name in SHARES:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return Estimate(value, row["questions"], Interval(low, high))
 
 
 def _thousandths(head: str, name: str, *, ci: bool = False) -> Column:
     return Column(f"{head} (1e-3)" + ("\n[95% CI]" if ci else ""), f"{{{name}:+.2f}}", per=1e-3, ci=ci)
-
-
-def _records(records: Records) -> Selection:
-    """All records at once: a training is made of several runs."""
-    return Selection((records,), ())
-
-
-def _notes(rows: Sequence[Row], records: Records) -> Iterator[str]:
-    yield from notes_on(row.condition for row in rows)
-    if unknown := without_step(records):
-        how = f"name the model's folder step-1000, or measure with {setting('training_step', 1000)}"
-        yield f"without a training step: {', '.join(unknown)} ({how})"
-    if records.logs and any(row["best_depth"].interval is None for row in rows):
-        yield "a monitor's log holds means and standard errors: its intervals are normal, its best depths bare"
-    if not rows:
-        yield no_steps(records)
 
 
 WHICH = (words("Training", "{series}"), TASK, UPDATE, Column("Step", "{step}"))
@@ -39,7 +165,7 @@ WHICH = (words("Training", "{series}"), TASK, UPDATE, Column("Step", "{step}"))
     "training",
     "A training in steps",
     summary="outcomes, gains and best depth over a training",
-    over=Population(_records, "several steps"),
+    over=Population(_steps, "several steps"),
     columns=(
         Panel(
             (
@@ -68,25 +194,16 @@ WHICH = (words("Training", "{series}"), TASK, UPDATE, Column("Step", "{step}"))
             "(c) Depth",
         ),
     ),
-    notes=_notes,
 )
-def training(records: Records, bootstrap: Bootstrap) -> Iterator[Row]:
+def training(one: Step, bootstrap: Bootstrap) -> Sequence[Row]:
     """Every update at every step of a training: shares of outcomes, finite-step failures among harmful updates, mean
     gain, slope, quadratic coefficient and accumulated curvature, mean predicted scale and what quarter and quadratic
     steps gain; mean utility after the update, and the depth with the highest one. 95% intervals resample questions.
     """
-    for one in trainings(records, bootstrap):
-        for moment in (moment for moments in one.updates.values() for moment in moments):
-            unknown = Estimate(None, moment.condition.n)
-            depths = one.depths_at(moment.step)
-            best = unknown if depths is None else depths.best
-            there = unknown if depths is None or best.value is None else depths.utility[int(best.value)]
-            measures = {name: moment.found.get(name, unknown) for name in MEASURES}
-            values: Values = {
-                "series": one.title,
-                "step": moment.step,
-                **measures,
-                "best_depth": best,
-                "best_utility": there,
-            }
-            yield Row(moment.condition, f"step {moment.step}", values)
+    names = (*MEASURES, "best_depth", "best_utility")
+    if one.updates is None:
+        found = {name: _estimate(one.logged or {}, name, bootstrap.level) for name in names}
+    else:
+        found = dict.fromkeys(names, Estimate(None, one.condition.n)) | dict(_measured(one.updates))
+    about = {"series": one.series, "step": one.step, "trained_depth": one.trained_depth}
+    return [Row(one.condition, f"step {one.step}", about | found)]
