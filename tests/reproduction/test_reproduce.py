@@ -84,7 +84,11 @@ def test_a_part_of_the_plan_that_has_every_kind_of_run(
     run = Run(tmp_path / "runs" / "huginn-gsm8k-train256")
     assert (run.manifest.dtypes.states, run.manifest.level, run.manifest.batch.size) == ("bfloat16", "full", 32)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.parquet")}
-    assert exit_code(command(tmp_path, "--models", "ouro-1.4b", "--only", "tokens")) == 0
+    capsys.readouterr()
+    assert exit_code(command(tmp_path, "--models", "ouro-1.4b", "--only", "tokens", "--verify")) == 0
+    said = capsys.readouterr()
+    assert "the states that the exit gate selects: 0 of 1 batches differ" in said.err
+    assert (tmp_path / "runs" / "ouro-1.4b-tokens" / "verification.json").is_file()
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.parquet")}
 
 

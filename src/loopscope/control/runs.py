@@ -28,7 +28,7 @@ from loopscope.store.schema import ends_of
 from loopscope.studies import Source, figures, open_records
 from loopscope.studies.declare import TableResult
 from loopscope.studies.records import Records
-from loopscope.studies.tables.control import Given, TracePair, control_tables
+from loopscope.studies.tables.control import TracePair, control_tables
 from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
@@ -125,13 +125,14 @@ def control(
     records = open_records(runs)
     with_model = _WithModel(Named(model, task_list(tasks) if tasks else (), optional_text("template", template)))
 
-    def prepare(pair: TracePair) -> Given:
+    def prepare(pair: TracePair) -> TracePair:
         costs, known = with_model.costs(pair.sources[1][0], outside_cost, check_cost), list(learned)
         if heads is not None or learned:
             pair, known = with_model.learned(pair, known, heads)
         if tier != "trace":
             pair = with_model.lines(pair)
-        return Given(pair, costs, (*(policy for policy in own if policy not in learned), *known))
+        added = (*(policy for policy in own if policy not in learned), *known)
+        return dataclasses.replace(pair, costs=costs, policies=added)
 
     acting = with_model.acted if tier == "acting" else None
     table, scales = control_tables(records, bootstrap, prepare=prepare, target=target_cost, floor=floor, acting=acting)

@@ -13,6 +13,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from loopscope.display import SOFT, Markup, element, html_table
 from loopscope.stats import Estimate
@@ -72,8 +73,6 @@ class Sheet:
     title: str
     columns: tuple[Column, ...]
     lines: tuple[tuple[str, ...], ...]
-    rows: tuple[tuple[Row | None, ...], ...]
-    """The row behind each cell; None where a cell belongs to several rows, or to none."""
 
     def keeping(self, kept: Sequence[int]) -> Sheet:
         """Some of the columns."""
@@ -81,14 +80,10 @@ class Sheet:
         return replace(self, columns=tuple(self.columns[index] for index in kept), lines=lines)
 
 
-def sheets(result: TableResult, *, uniform: bool = False) -> list[Sheet]:
-    """All panels of a table; `uniform` gives all numbers of a column the same decimals."""
-    found: list[Sheet] = []
-    for panel in result.panels:
-        if uniform:
-            panel = replace(panel, columns=tuple(_uniform(result, column) for column in panel.columns))
-        found += _pivoted(result, panel) if panel.across else [_plain(result, panel)]
-    return found
+def sheets(result: TableResult) -> list[Sheet]:
+    """All panels of a table."""
+    panels = (_pivoted(result, each) if each.across else [_plain(result, each)] for each in result.panels)
+    return [sheet for found in panels for sheet in found]
 
 
 def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False) -> str:
@@ -106,7 +101,7 @@ def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False) -> st
         return printable(value) or DASH
     if value is None or math.isnan(value):
         return DASH
-    spec = legible([value / per], spec)
+    spec = legible(value / per, spec)
     written = _decimal(value / per, spec)
     if interval is None:
         return written
@@ -114,15 +109,13 @@ def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False) -> st
     return f"{written} [{low}, {high}]"
 
 
-def legible(values: Sequence[float], spec: str) -> str:
-    """The format with so many decimals that the smallest value shows two digits; a power of ten where they are many."""
-    match = _SPEC.fullmatch(spec)
-    sizes = [abs(value) * (100 if "%" in spec else 1) for value in values if value and math.isfinite(value)]
-    if match is None or not sizes or min(sizes) >= 10.0 ** (1 - int(match[2])):
+def legible(value: float, spec: str) -> str:
+    """The format with so many decimals that the value shows two digits; a power of ten where they are many."""
+    match, size = _SPEC.fullmatch(spec), abs(value) * (100 if "%" in spec else 1)
+    if match is None or not size or not math.isfinite(size) or size >= 10.0 ** (1 - int(match[2])):
         return spec
-    needed = (2 if len(values) == 1 else 1) - math.floor(math.log10(min(sizes)))
-    before = 0 if len(values) == 1 else max(1, 1 + math.floor(math.log10(max(sizes))))
-    return f"{match[1]}.2e" if needed + before > MOST_DECIMALS else f"{match[1]}.{needed}{match[3]}"
+    needed = 2 - math.floor(math.log10(size))
+    return f"{match[1]}.2e" if needed > MOST_DECIMALS else f"{match[1]}.{needed}{match[3]}"
 
 
 def _decimal(value: float, spec: str) -> str:
@@ -131,16 +124,6 @@ def _decimal(value: float, spec: str) -> str:
         return f"{value:{spec}.0f}" if value % 1 == 0 else f"{value:{spec}g}"
     written = f"{value:{spec}}".rstrip("%")
     return written.replace("-", "", 1) if written.startswith("-") and not written.strip("-+0.") else written
-
-
-def _uniform(result: TableResult, column: Column) -> Column:
-    """The column with one format for each value, chosen so that the smallest shows two digits."""
-    cell = ""
-    for text, name, spec in column.parts:
-        found = [] if name is None else [getattr(row[name], "value", row[name]) for row in result.rows]
-        sizes = [each / column.per for each in found if isinstance(each, int | float)]
-        cell += text + ("" if name is None else f"{{{name}:{legible([*sizes, 0.0], spec)}}}")
-    return replace(column, cell=cell)
 
 
 def on_screen(cell: str) -> str:
@@ -166,9 +149,12 @@ def _cell(result: TableResult, row: Row, column: Column) -> str:
     return "".join(text + (value or "") for text, value in written)
 
 
+def _line(result: TableResult, row: Row, columns: Sequence[Column]) -> tuple[str, ...]:
+    return tuple(_cell(result, row, column) for column in columns)
+
+
 def _plain(result: TableResult, panel: Panel) -> Sheet:
-    lines = tuple(tuple(_cell(result, row, column) for column in panel.columns) for row in result.rows)
-    return Sheet(panel.title, panel.columns, lines, tuple((row,) * len(panel.columns) for row in result.rows))
+    return Sheet(panel.title, panel.columns, tuple(_line(result, row, panel.columns) for row in result.rows))
 
 
 def _pivoted(result: TableResult, panel: Panel) -> list[Sheet]:
@@ -178,42 +164,36 @@ def _pivoted(result: TableResult, panel: Panel) -> list[Sheet]:
     """
     leads = tuple(column for column in panel.columns if column.left)
     measures = tuple(column for column in panel.columns if not column.left)
-    leading = [tuple(_cell(result, row, column) for column in leads) for row in result.rows]
+    leading = [_line(result, row, leads) for row in result.rows]
     sides = [str(row[panel.across]) for row in result.rows]
     if len(set(zip(leading, sides, strict=True))) < len(result.rows):
         # Two runs of one condition: name the run, or one would hide the other.
         sides = [f"{side} ({row.condition.run})" for side, row in zip(sides, result.rows, strict=True)]
-    lines: dict[tuple[str, ...], dict[str, Row]] = {}
+    lines: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
     for lead, side, row in zip(leading, sides, result.rows, strict=True):
-        lines.setdefault(lead, {})[side] = row
-    heads, width, found = list(dict.fromkeys(sides)), max(1, MEASURES_ACROSS // max(len(measures), 1)), []
+        lines.setdefault(lead, {})[side] = _line(result, row, measures)
+    heads, width = list(dict.fromkeys(sides)), max(1, MEASURES_ACROSS // max(len(measures), 1))
+    found, dashes = [], (DASH,) * len(measures)
     for start in range(0, max(len(heads), 1), width):
         shown = heads[start : start + width]
-        kept = {lead: rows for lead, rows in lines.items() if any(head in rows for head in shown)}
-        spread = [(head, measure) for head in shown for measure in measures]
         columns = leads + tuple(
             replace(measure, group=head) if len(measures) > 1 else replace(measure, head=head, group="")
-            for head, measure in spread
+            for head in shown
+            for measure in measures
         )
-        behind = [[rows.get(head) for head, _ in spread] for rows in kept.values()]
-        cells = [
-            tuple(DASH if row is None else _cell(result, row, m) for row, (_, m) in zip(rows, spread, strict=True))
-            for rows in behind
-        ]
-        body = tuple(lead + line for lead, line in zip(kept, cells, strict=True))
-        found.append(Sheet(panel.title, columns, body, tuple((*[None] * len(leads), *rows) for rows in behind)))
+        body = tuple(
+            lead + tuple(cell for head in shown for cell in beside.get(head, dashes))
+            for lead, beside in lines.items()
+            if any(head in beside for head in shown)
+        )
+        found.append(Sheet(panel.title, columns, body))
     return found
 
 
 def groups(columns: Sequence[Column]) -> Iterator[tuple[str, int]]:
     """Spanning heads from left to right with their widths; empty where a column has none."""
-    start = 0
-    while start < len(columns):
-        end = start + 1
-        while columns[start].group and end < len(columns) and columns[end].group == columns[start].group:
-            end += 1
-        yield columns[start].group, end - start
-        start = end
+    for head, each in groupby(enumerate(columns), key=lambda entry: entry[1].group or entry[0]):
+        yield head if isinstance(head, str) else "", len(list(each))
 
 
 def as_text(result: TableResult) -> str:
