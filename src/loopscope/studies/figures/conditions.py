@@ -17,8 +17,8 @@ from loopscope.studies.declare import Row
 from loopscope.studies.figures import style
 from loopscope.studies.populations import select
 from loopscope.studies.records import Records, Updates
-from loopscope.studies.tables.families import families as families_table
 from loopscope.studies.tables.interventions import contraction as contraction_table
+from loopscope.studies.tables.runs import families as families_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ from loopscope.stats import Bootstrap
 from loopscope.studies.declare import Row
 from loopscope.studies.figures import style
 from loopscope.studies.records import Records
-from loopscope.studies.tables.training import OUTCOMES
-from loopscope.studies.tables.training import training as training_table
+from loopscope.studies.tables.runs import OUTCOMES
+from loopscope.studies.tables.runs import training as training_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

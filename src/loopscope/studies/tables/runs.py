@@ -1,6 +1,6 @@
-"""A training in steps: outcomes, gains and the best depth of every checkpoint, or of every call of a monitor.
+"""Several runs next to each other: models compared, the steps of a training, how far updates are from a fixed point.
 
-Runs name their step in their manifest (`loopscope.training_steps`); runs that lie in one folder and share architecture
+Runs of a training name their step in their manifest (`loopscope.training_steps`); runs that lie in one folder and share architecture
 and evaluation set are one training. Their intervals resample questions. The log of a monitor (`loopscope.monitor_log`)
 holds means with standard errors, from which its intervals are made.
 """
@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from loopscope.errors import setting
 from loopscope.monitor_log import MonitorLog
 from loopscope.path import Outcome
 from loopscope.stats import Best, Bootstrap, Estimate, Interval, Mean, Ratio
-from loopscope.studies.conditions import Condition, Weights, printable
-from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, Values, table, words
-from loopscope.studies.populations import Population, Selection, notes_on
-from loopscope.studies.records import Records, Updates
+from loopscope.store import Level
+from loopscope.studies.conditions import Condition, Weights, at, printable, title
+from loopscope.studies.declare import IDENTITY, MODEL, TASK, UPDATE, Column, Panel, Row, Values, table, words
+from loopscope.studies.populations import Population, Selection, notes_on, select, updates_with
+from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
 from loopscope.training_steps import training_step
 
 OUTCOMES = {
@@ -85,12 +88,12 @@ def _steps(records: Records) -> Selection:
 
 def _logged(path: Path, log: MonitorLog) -> Iterator[Step]:
     """What a monitor's log holds of every task and update."""
-    title, header = printable(f"{path.resolve().parent.name}/{path.name}"), log.header
+    series, header = printable(f"{path.resolve().parent.name}/{path.name}"), log.header
     for task in header.get("tasks", ()) if log.updates.height else ():
         updates, best = (frame.filter(pl.col("task") == task["name"]) for frame in (log.updates, _best_depths(log)))
         for row in updates.join(best, on="step", how="left").iter_rows(named=True):
             condition = Condition(
-                run=title,
+                run=series,
                 place=str(path.resolve()),
                 model=str(header.get("model", "")),
                 family=str(header.get("family", "")),
@@ -101,7 +104,7 @@ def _logged(path: Path, log: MonitorLog) -> Iterator[Step]:
                 expected=row["questions"],
                 transition=row["transition"],
             )
-            yield Step(title, row["step"], header.get("trained_depth"), condition, logged=row)
+            yield Step(series, row["step"], header.get("trained_depth"), condition, logged=row)
 
 
 def _best_depths(log: MonitorLog) -> pl.DataFrame:
@@ -207,3 +210,100 @@ def training(one: Step, bootstrap: Bootstrap) -> Sequence[Row]:
         found = dict.fromkeys(names, Estimate(None, one.condition.n)) | dict(_measured(one.updates))
     about = {"series": one.series, "step": one.step, "trained_depth": one.trained_depth}
     return [Row(one.condition, f"step {one.step}", about | found)]
+
+
+DESIGN = ("topology", "injection", "depth_prior")
+
+
+@dataclass(frozen=True)
+class RunUpdates:
+    """All updates of one run and evaluation set; every update has the same questions in the same order."""
+
+    condition: Condition
+    updates: tuple[Updates, ...]
+
+    def mean(self, values: list[Any]) -> Floats:
+        """The mean over the updates of each question: [N] or [N, ...] from one such array per update."""
+        return np.asarray(np.mean(np.stack(values), axis=0, dtype=np.float64))
+
+    @cached_property
+    def design(self) -> dict[str, str]:
+        """Topology, injection and depth prior as the run's manifest has them."""
+        found = self.condition.manifest.model.design if self.condition.manifest else {}
+        return {name: title(found[name]) for name in DESIGN if name in found}
+
+
+def _by_run(records: Records) -> Selection:
+    chosen = select(records, "slope", "quadratic", "gain")
+    found: dict[Condition, list[Updates]] = {}
+    for updates in chosen.kept:
+        found.setdefault(at(updates.condition, None, len(updates)), []).append(updates)
+    return Selection(tuple(RunUpdates(condition, tuple(each)) for condition, each in found.items()), chosen.notes)
+
+
+@table(
+    "families",
+    "Models compared",
+    summary="one row per run: topology, injection, depth prior, outcomes",
+    over=Population(_by_run, "quick"),
+    columns=(
+        *(MODEL, TASK, words("Updates", "{updates}"), words("Topology", "{topology}")),
+        *(words("Injection", "{injection}"), words("Depth prior", "{depth_prior}")),
+        Column("Finite-step share\n(%) [95% CI]", "{share:.1%}", ci=True),
+        Column("A", "{sign_slope:.1%}", ci=True, group="Sign accuracy (%) [95% CI]"),
+        Column("A+Q", "{sign_quadratic:.1%}", ci=True, group="Sign accuracy (%) [95% CI]"),
+        Column("Best depth\n[95% CI]", "{best_depth:.0f}", ci=True),
+        Column("Fitted scale\n[95% CI]", "{fitted_scale:.2f}", ci=True),
+        Column("Its gain (1e-3)\n[95% CI]", "{fitted_gain:+.3f}", per=1e-3, ci=True),
+    ),
+)
+def families(run: RunUpdates) -> Values:
+    """One row per run and task, over all measured updates. The share is that of finite-step failures among harmful
+    updates; sign accuracy is that of the full-step gain's sign. The best depth has the highest mean utility of those
+    stored. The fitted scale is the constant scale on the 21-point grid with the highest mean gain, chosen in hindsight
+    on the same questions. Intervals resample questions, each with all of its updates.
+    """
+    updates, unknown = run.updates, Estimate(None, run.condition.n)
+    signs = [each.right_signs for each in updates]
+    sweep = updates[0].sweep
+    values = {
+        "updates": ", ".join(each.condition.update for each in updates),
+        **{name: run.design.get(name) for name in DESIGN},
+        "share": Ratio(sum(each.finite_step for each in updates), sum(each.harmful for each in updates)),
+        **{name: Mean(run.mean([each[name] for each in signs])) for name in ("sign_slope", "sign_quadratic")},
+        "best_depth": Best(sweep.depths, sweep.utility) if sweep else unknown,
+    }
+    if not all(each.has("grid_gain") for each in updates):
+        return values | {"fitted_scale": unknown, "fitted_gain": unknown}
+    gain_NG = run.mean([each.grid_gain for each in updates])
+    best = int(np.argmax(gain_NG.mean(axis=0)))
+    return values | {"fitted_scale": Best(GRID_SCALES, gain_NG), "fitted_gain": Mean(gain_NG[:, best])}
+
+
+@table(
+    "convergence",
+    "Relative step and outcome by update",
+    summary="relative step of every update, with its gain and outcome",
+    over=updates_with("relative_change", level=Level.GRID),
+    columns=(
+        *(*IDENTITY, Column("Residual\n[95% CI]", "{residual:.3g}", ci=True), Column("Largest", "{largest:.3g}")),
+        Column("ΔU (1e-3)\n[95% CI]", "{gain:+.3f}", per=1e-3, ci=True),
+        Column("A (1e-3)\n[95% CI]", "{slope:+.3f}", per=1e-3, ci=True),
+        *(
+            Column(name.replace("_", "-").capitalize(), f"{{{name}:.1%}}", group="Updates (%)")
+            for name in reversed(OUTCOMES)
+        ),
+    ),
+)
+def convergence(updates: Updates) -> Values:
+    """The residual ‖H_{t+1} − H_t‖ / ‖H_t‖ is the mean over questions; a model at a fixed point has none. Next to it
+    mean gain and slope, and shares of outcomes: progressing and neutral updates, directional and finite-step failures.
+    """
+    residual = updates.floats("relative_change")
+    return {
+        "residual": Mean(residual),
+        "largest": residual.max(),
+        "gain": Mean(updates.gain),
+        "slope": Mean(updates.slope),
+        **{name: Mean(updates.outcome == code) for name, code in reversed(OUTCOMES.items())},
+    }
