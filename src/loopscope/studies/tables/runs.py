@@ -1,8 +1,8 @@
 """Several runs next to each other: models compared, the steps of a training, how far updates are from a fixed point.
 
-Runs of a training name their step in their manifest (`loopscope.training_steps`); runs that lie in one folder and share architecture
-and evaluation set are one training. Their intervals resample questions. The log of a monitor (`loopscope.monitor_log`)
-holds means with standard errors, from which its intervals are made.
+Runs of a training name their step in their manifest (`loopscope.training_steps`); runs that lie in one folder and
+share architecture and evaluation set are one training. Their intervals resample questions. The log of a monitor
+(`loopscope.monitor_log`) holds means with standard errors, from which its intervals are made.
 """
 
 from __future__ import annotations
