@@ -22,11 +22,8 @@ class Column:
     def __init__(self, values: Floats) -> None:
         self.values = values
         self.order = np.argsort(values, kind="stable")
-        ascending = values[self.order]
-        self.first = np.ones(values.size, dtype=bool)
-        self.first[1:] = ascending[1:] != ascending[:-1]
-        self.group = np.empty(values.size, dtype=np.intp)
-        self.group[self.order] = np.cumsum(self.first) - 1
+        self.group = np.unique(values, return_inverse=True)[1]
+        self.first = np.diff(self.group[self.order], prepend=-1) > 0
 
 
 class Ranked(NamedTuple):

@@ -208,7 +208,7 @@ def training(one: Step, bootstrap: Bootstrap) -> Sequence[Row]:
         found = {name: _estimate(one.logged or {}, name, bootstrap.level) for name in names}
     else:
         found = dict.fromkeys(names, Estimate(None, one.condition.n)) | dict(_measured(one.updates))
-    about = {"series": one.series, "step": one.step, "trained_depth": one.trained_depth}
+    about: dict[str, Any] = {"series": one.series, "step": one.step, "trained_depth": one.trained_depth}
     return [Row(one.condition, f"step {one.step}", about | found)]
 
 
