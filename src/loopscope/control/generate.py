@@ -95,7 +95,8 @@ def generate(
     given: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else [*prompts]
     as_text = bool(stops) or any(isinstance(one, str) for one in given)
     words = tokenizer_of(loaded, tokenizer) if as_text or tokenizer is not None else None
-    rows = [[*words.prefix_ids, *words.encode(one)] if words and isinstance(one, str) else list(one) for one in given]
+    texts = {one: [*words.prefix_ids, *words.encode(one)] for one in given if words and isinstance(one, str)}
+    rows = [texts[one] if isinstance(one, str) else list(one) for one in given]
     ends = None if words is None or not stops else _ends(words, stops)
     plan = GenerationPlan.of(loaded, rows, max_new_tokens, depth, eos_ids, source_rows)
     noted: list[list[list[int]]] = []
@@ -109,8 +110,8 @@ def generate(
         [[counts[row][kind] for counts in noted[: len(new)]] for row, new in enumerate(found.tokens)]
         for kind in range(2)
     )
-    texts = None if words is None else [_until(words.decode(new), stops) for new in found.tokens]
-    return Generated(found.tokens, found.finished, texts, loops, checks)
+    answers = None if words is None else [_until(words.decode(new), stops) for new in found.tokens]
+    return Generated(found.tokens, found.finished, answers, loops, checks)
 
 
 def _next_logits(
