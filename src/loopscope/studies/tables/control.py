@@ -117,16 +117,13 @@ Prepare = Callable[[TracePair], TracePair]
 Acting = Callable[[TracePair, Comparison], Comparison]
 
 
-def compared(
-    records: Records, prepare: Prepare = lambda pair: pair, target: float | None = None, floor: int = 1
-) -> Iterator[Compared]:
+def compared(records: Records, prepare: Prepare = lambda pair: pair, target: float | None = None) -> Iterator[Compared]:
     """The comparison of every model and task.
 
     Args:
         records: runs measured with a trace, of a train split and of others.
         prepare: adds policies and costs to a model and task.
         target: mean cost to which rules are fitted; that of the best fixed depth by default.
-        floor: no rule stops before this loop.
     """
     for pair in map(prepare, trace_pairs(records)):
         notes = [] if pair.note is None else [pair.note]
@@ -139,7 +136,6 @@ def compared(
             pair.policies,
             costs=known or Costs(),
             target=target,
-            floor=floor,
             trained_depth=pair.trained_depth,
         )
         notes.append(
@@ -302,14 +298,13 @@ def control_tables(
     *,
     prepare: Prepare = lambda pair: pair,
     target: float | None = None,
-    floor: int = 1,
     acting: Acting | None = None,
 ) -> tuple[TableResult, TableResult]:
     """The tables `control` and `fitted-scale` with a caller's policies and the lines of logits of its traces.
 
     `acting` carries the policies of a comparison out on the model.
     """
-    chosen = _selection(records, compared(records, prepare, target, floor))
+    chosen = _selection(records, compared(records, prepare, target))
     groups = [each if acting is None else replace(each, found=acting(each.pair, each.found)) for each in chosen.kept]
     settings = bootstrap or Bootstrap()
     scales = [
