@@ -34,10 +34,10 @@ def depth_list(name: str, given: Numbers | None) -> tuple[int, ...]:
     >>> depth_list("depths", "1-4, 8"), depth_list("depths", 4), depth_list("depths", range(3))
     ((1, 2, 3, 4, 8), (4,), (0, 1, 2))
     """
-    if given is None or given == "":
+    if given is None:
         return ()
     if isinstance(given, str):
-        return tuple(sorted(set(parse_ranges(given, name, largest=DEEPEST, most=DEEPEST + 1))))
+        return tuple(sorted(set(parse_ranges(given, name, largest=DEEPEST, most=DEEPEST + 1)))) if given else ()
     return tuple(sorted(set(_numbers(name, given, DEEPEST))))
 
 
@@ -47,10 +47,10 @@ def transition_list(name: str, given: Any) -> tuple[int, ...]:
     >>> transition_list("transitions", "1-2, 1>3"), transition_list("transitions", [4, "0>4"])
     ((1, 2, 100001), (4, 300000))
     """
-    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable) or given == "":
+    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
         return depth_list(name, given)
     found: set[int] = set()
-    for entry in [given] if isinstance(given, str) else given:
+    for entry in filter(None, [given]) if isinstance(given, str) else given:
         if isinstance(entry, str):
             found.update(parse_transitions(entry, largest=DEEPEST))
         elif type(entry) is int and entry >= CHORD and ends_of(entry)[1] <= DEEPEST:

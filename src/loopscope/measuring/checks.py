@@ -138,7 +138,7 @@ _OPEN = -9
 """A verdict that enclosures leave open; null where it is stored."""
 
 
-def verdicts(ends: dict[str, tuple[Floats, Floats]]) -> tuple[dict[str, Floats], np.ndarray[Any, Any]]:
+def verdicts(ends: dict[str, tuple[Floats, Floats]]) -> tuple[dict[str, np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     """The outcome, the sign of A + Q, whether a quarter of the step recovers a finite-step failure; and what is open.
 
     Whether something is recovered is only asked of finite-step failures.
@@ -147,7 +147,7 @@ def verdicts(ends: dict[str, tuple[Floats, Floats]]) -> tuple[dict[str, Floats],
     directional = (gain == -1) & (ends["slope"][1] <= 0)  # A ≤ 0 may be known where its sign is not
     failed = (gain == -1) & (slope == 1)
     codes = [Outcome.PROGRESSING, Outcome.NEUTRAL, Outcome.DIRECTIONAL_FAILURE, Outcome.FINITE_STEP_FAILURE]
-    found = {
+    found: dict[str, np.ndarray[Any, Any]] = {
         "outcome": np.select([gain == 1, gain == 0, directional, failed], codes, _OPEN).astype(np.int8),
         "prediction_sign": _signs(*ends["prediction"]),
         "recovered": np.select([failed & (quarter == 1), failed & (ends["quarter_gain"][1] <= 0)], [1, 0], _OPEN),
@@ -156,7 +156,7 @@ def verdicts(ends: dict[str, tuple[Floats, Floats]]) -> tuple[dict[str, Floats],
     return found, is_open
 
 
-def _signs(low: Floats, high: Floats) -> Floats:
+def _signs(low: Floats, high: Floats) -> np.ndarray[Any, Any]:
     return np.select([low > 0, high < 0, (low == 0) & (high == 0)], [1, -1, 0], _OPEN).astype(np.int8)
 
 
