@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 
 import loopscope as ls
 from loopscope.api import measure_with
-from loopscope.cli.verify import verify
+from loopscope.cli.runs import verify
 from loopscope.measuring.verify import Named, measure_again
 from loopscope.models import load_tokenizer
 from loopscope.store.verification import verify as verified
