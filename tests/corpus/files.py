@@ -94,7 +94,8 @@ def slots() -> Iterator[Slot]:
         yield Slot(file, of("model", file), lambda p, f: run_call(lambda: ls.load_model(f.parent)))
     yield Slot("tokenizer", of("model", "tokenizer.json"), lambda p, f: run_call(lambda: ls.load_tokenizer(f.parent)))
     yield Slot("chat template", chat, chatting)
-    yield Slot("rows", lambda p: p.file("my.jsonl", SOLUTIONS), task)
+    # Half of the two lines is one whole line.
+    yield Slot("rows", lambda p: p.file("my.jsonl", SOLUTIONS), task, ("cut in half",))
     yield Slot("packed rows", lambda p: p.file("my.jsonl.gz", gzip.compress(SOLUTIONS.encode())), task)
     yield Slot("Parquet rows", parquet, task)
     yield Slot("template", lambda p: p.file("mine.toml", SOLUTION), template)
