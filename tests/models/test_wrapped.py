@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.identity import model_identity
+from loopscope.models.in_memory import model_identity
 from loopscope.models.protocol import AffineHead, Context, LoopedModel
 from loopscope.models.walk import Walk
 from loopscope.models.wrapped import wrap
@@ -172,7 +172,7 @@ def flat(h: Tensor) -> Tensor:
             r"embed= gave torch.float32 \[2, 3\] .* a state for every token",
         ),
         ({"embed": lambda ids: None}, "must return a state or a Context, not a NoneType"),
-        ({"step": lambda h, speed: h}, "step= missing a required argument: 'speed': .* by the names context"),
+        ({"step": lambda h, speed: h}, "step= for a state .* missing 1 required .* 'speed'"),
         ({"step": flat}, r"step must return the next state, \[2, 3, 6\]"),
         ({"embed": lambda ids: ids[..., None]}, "embed= gave torch.int64"),
         ({"step": lambda h: None}, "step must return the next state"),

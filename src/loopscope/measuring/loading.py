@@ -18,8 +18,7 @@ from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.measuring.arguments import canonical
 from loopscope.measuring.config import MeasureConfig
 from loopscope.models.families.config import FamilyConfig
-from loopscope.models.identity import model_identity
-from loopscope.models.in_memory import is_factory, spec_of
+from loopscope.models.in_memory import is_factory, model_identity, spec_of
 from loopscope.models.initial_state import InitialState, Rule
 from loopscope.models.layers.attention import runs_unpadded
 from loopscope.models.load import card_of, load_model

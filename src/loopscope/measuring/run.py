@@ -32,8 +32,7 @@ from loopscope.measuring.loading import ModelFacts, device_of, limit_of, load_ta
 from loopscope.measuring.producers import Tables
 from loopscope.measuring.progress import Progress, Style
 from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch
-from loopscope.models.chat_template import ChatTemplate
-from loopscope.models.tokenizer import Tokenizer
+from loopscope.models.tokenizer import ChatTemplate, Tokenizer
 from loopscope.store.atomic import RunLock
 from loopscope.store.hashing import code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo, WorkUnit

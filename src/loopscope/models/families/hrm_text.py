@@ -48,7 +48,7 @@ class HrmTextConfig(LlamaConfig):
     fixed = only(LlamaConfig.fixed, attention_bias=False, mlp_bias=False)
     H_cycles: Loops
     L_cycles: Annotated[int, Field(gt=0, le=1000)] = option(
-        ..., "updates of the fast state z_L in a step, instead of the checkpoint's own number", in_file=True
+        ..., "updates of the fast state z_L in a step, instead of the checkpoint's own number"
     )
     attention: Literal["prefix", "causal"] | None = option(
         None, "prefix (the prompt attends both ways, as in training) or causal"
