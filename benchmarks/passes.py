@@ -89,15 +89,20 @@ def against_forward(
     return Row(name, what, size, values, figures=rate)
 
 
-def ouro_rows(device: torch.device, quick: bool, *, full: bool = False) -> list[Row]:
-    """Ouro-1.4B's size: 1,319 questions at level grid, or 256 at level full with the FP64 analysis by itself."""
+def ouro_rows(device: torch.device, quick: bool) -> list[Row]:
+    """Ouro-1.4B's size: 1,319 questions at level grid."""
+    return [_ouro("pass", device, quick, 1319, "grid")]
+
+
+def full_rows(device: torch.device, quick: bool) -> list[Row]:
+    """Ouro-1.4B's size: 256 questions at level full, with the FP64 analysis by itself."""
+    return [_ouro("full", device, quick, 256, "full"), fp64_row(device, quick)]
+
+
+def _ouro(name: str, device: torch.device, quick: bool, questions: int, level: str) -> Row:
     model = random_model("toy-ouro" if quick else "ouro-1.4b", device)
-    questions, mean = (4, 20.0) if quick else (256 if full else 1319, 195.0)
-    task = drawn_task(questions, model.vocabulary_size, mean)
-    if not full:
-        return [against_forward("pass", model, task, 4, "grid", 1 if quick else 3)]
-    row = against_forward("full", model, task, 4, "full", 1 if quick else 3)
-    return [row, fp64_row(device, quick)]
+    task = drawn_task(*((4, model.vocabulary_size, 20.0) if quick else (questions, model.vocabulary_size, 195.0)))
+    return against_forward(name, model, task, 4, level, 1 if quick else 3)
 
 
 def layer_rows(device: torch.device, quick: bool) -> list[Row]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import importlib.metadata
 import json
 import platform
@@ -21,11 +22,8 @@ import torch
 
 import geometry
 import loopscope as ls
-import on_cpu
-import passes
 from timing import OURS, Row
 
-CPU = torch.device("cpu")
 Rows = Callable[[torch.device, bool], list[Row]]
 
 
@@ -38,14 +36,24 @@ def _accuracy(device: torch.device, quick: bool) -> list[Row]:
     return geometry.accuracy_rows(device, (7, 32, 501) if quick else (tokens, 2048, 50_021))
 
 
+def _of(module: str, function: str) -> Rows:
+    """Rows of a module that is imported when they are asked for: the geometry needs less than whole passes."""
+
+    def rows(device: torch.device, quick: bool) -> list[Row]:
+        made: list[Row] = getattr(importlib.import_module(module), function)(device, quick)
+        return made
+
+    return rows
+
+
 ROWS: dict[str, Rows] = {
     "geometry": _geometry,
     "accuracy": _accuracy,
-    "pass": passes.ouro_rows,
-    "huginn-pass": passes.huginn_rows,
-    "full": lambda device, quick: passes.ouro_rows(device, quick, full=True),
-    "layers": passes.layer_rows,
-    "cpu": lambda _, quick: on_cpu.rows(CPU, quick),
+    "pass": _of("passes", "ouro_rows"),
+    "huginn-pass": _of("passes", "huginn_rows"),
+    "full": _of("passes", "full_rows"),
+    "layers": _of("passes", "layer_rows"),
+    "cpu": lambda _, quick: _of("on_cpu", "rows")(torch.device("cpu"), quick),
 }
 ON_ANY_DEVICE = ("accuracy", "cpu")
 

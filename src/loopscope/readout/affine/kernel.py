@@ -32,6 +32,7 @@ SCRATCH = 400 << 20
 MOST_SCALES = 33
 """Of the FP32 kernel: each has sums in registers."""
 
+_GRID = 65_535  # programs along the second axis of a launch
 _TILE = 512  # entries of a row: four for each of 128 threads
 _ENTRIES = 18 << 20  # of a block of FP64 logits
 _TERMS, _ROWS = 30, 6  # of power sums, and powers whose products the others are
@@ -114,7 +115,7 @@ def consecutive(queries: Sequence[Query]) -> list[Survey]:
     first = sources[0]
     states = [first.h_TD, *(source.h_plus_TD for source in sources)]
     plan = Plan.of(queries[0])
-    most = max(1, SCRATCH // (4 * len(states) * whole_tiles(first.vocabulary)))
+    most = min(_GRID, max(1, SCRATCH // (4 * len(states) * whole_tiles(first.vocabulary))))
     rows = most // 128 * 128 or most  # whole tiles of the product
     scratch = empty_logits(len(states) * min(rows, first.tokens), first.vocabulary, first.device)
     out = torch.empty(plan.slots, len(queries), first.tokens, dtype=torch.float64, device=first.device)
@@ -287,7 +288,7 @@ def power_sums(
     groups = min(2, count)
     launch(
         reduce_powers,
-        (-(-count // groups), tokens),
+        (-(-count // groups) * tokens,),
         z0_tV,
         z0_tV,
         v_tV,

@@ -379,14 +379,15 @@ def reduce_powers(
     LANES: constexpr,
 ) -> None:
     """One token at GROUPS of its `count` scales. P_{i+ROWS·j} = Σ (w uⁱ)(u^ROWS)ʲ shares its products."""
-    token = tl.program_id(1)
+    programs = tl.cdiv(count, GROUPS)
+    token = tl.program_id(0) // programs
     if SKIP_ZERO:
         if tl.load(scales + token * scale_stride) == 0.0:
             return
     row0 = z0 + token.to(tl.int64) * row_stride
     row1 = v + token.to(tl.int64) * row_stride
     lanes = tl.arange(0, LANES)[None, :]
-    scale = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[:, None]
+    scale = (tl.program_id(0) % programs) * GROUPS + tl.arange(0, GROUPS)[:, None]
     alpha = tl.load(scales + token * scale_stride + tl.minimum(scale, count - 1))
 
     top = tl.full([GROUPS, LANES], -float("inf"), dtype=tl.float64)
@@ -406,12 +407,17 @@ def reduce_powers(
     sums = ()
     for _ in tl.static_range(TERMS):
         sums = sums + (tl.zeros([GROUPS, LANES], dtype=tl.float64),)
+    # The next entries are loaded while these are worked on.
+    z = tl.load(row0 + lanes, mask=lanes < vocabulary, other=0.0)
+    dz = tl.load(row1 + lanes, mask=lanes < vocabulary, other=0.0)
     for start in range(0, vocabulary, LANES):
         at = start + lanes
-        inside = at < vocabulary
-        u = tl.load(row1 + at, mask=inside, other=0.0) - v_d
-        x = (tl.load(row0 + at, mask=inside, other=0.0) - z_d) + alpha * u
-        w = tl.where(inside & (at != likeliest), tl.exp(x), 0.0)
+        following = at + LANES
+        u = dz - v_d
+        x = (z - z_d) + alpha * u
+        z = tl.load(row0 + following, mask=following < vocabulary, other=0.0)
+        dz = tl.load(row1 + following, mask=following < vocabulary, other=0.0)
+        w = tl.where((at < vocabulary) & (at != likeliest), tl.exp(x), 0.0)
         low = (w,)
         high = u
         for _ in tl.static_range(ROWS - 1):
