@@ -290,17 +290,13 @@ def find_device(device: str | torch.device) -> torch.device:
     counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if device == "auto":
         return torch.device(next(kind for kind, count in counts.items() if count))
-    unknown = LoopscopeError(f"there is no device {shown(str(device))} for models: choose cpu, cuda, cuda:1, … or auto")
     # torch knows devices that hold no numbers (meta) or that no model was ever run on.
-    if str(device).partition(":")[0] not in counts:
-        raise unknown
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        raise unknown from None
-    if (found.index or 0) >= counts[found.type]:
-        raise LoopscopeError(f"{found} was chosen but this machine has {counts[found.type]}: choose cpu or auto")
-    return found
+    found = re.fullmatch(r"(cuda|mps|cpu)(?::(\d{1,4}))?", str(device), re.ASCII)
+    if found is None:
+        raise LoopscopeError(f"there is no device {shown(str(device))} for models: choose cpu, cuda, cuda:1, … or auto")
+    if int(found[2] or 0) >= counts[found[1]]:
+        raise LoopscopeError(f"{device} was chosen but this machine has {counts[found[1]]}: choose cpu or auto")
+    return torch.device(device)
 
 
 def find_dtype(dtype: str | torch.dtype) -> torch.dtype:

@@ -238,7 +238,7 @@ def _tokenizer(
     )
 
 
-def from_object(given: Any, name: str = "tokenizer") -> Tokenizer:
+def from_object(given: Any) -> Tokenizer:
     """The tokenizer of an object as it is now: ours, or one of tokenizers or transformers."""
     if isinstance(given, Tokenizer):
         return given
@@ -248,7 +248,7 @@ def from_object(given: Any, name: str = "tokenizer") -> Tokenizer:
     if hasattr(given, "convert_ids_to_tokens"):
         return _tokenizer(source, _backend_of(given), given, {})
     raise LoopscopeError(
-        f"{setting(name)} takes a name, a folder, or a tokenizer of transformers or tokenizers, "
+        f"{setting('tokenizer')} takes a name, a folder, or a tokenizer of transformers or tokenizers, "
         f"not {shown(given)} (a {type(given).__name__})"
     )
 

@@ -29,7 +29,6 @@ from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import MOST_LOOPS
 from loopscope.models.in_memory import evaluating, is_users_code
-from loopscope.models.load import find_device
 from loopscope.models.protocol import AffineHead, Context, select
 from loopscope.models.walk import Walk, asks
 from loopscope.user_code import user_code
@@ -43,13 +42,12 @@ def wrap(
     embed: Callable[..., Any],
     step: Callable[..., Any],
     readout: Callable[..., Any] | None = None,
-    head: nn.Linear | AffineHead | Tensor | None = None,
+    head: nn.Linear | AffineHead | None = None,
     trained_depth: int | None = None,
     name: str = "wrapped",
     boundary: str = LoopedModule.boundary,
     max_positions: int | None = None,
     tokenizer: Any = None,
-    device: str | torch.device | None = None,
 ) -> LoopedModule:
     """A looped model of three functions; sizes are found by trying them on a small batch.
 
@@ -66,7 +64,6 @@ def wrap(
         boundary: one phrase that says where in the model the state is taken.
         max_positions: the longest sequence, if there is a limit.
         tokenizer: its tokenizer, for tasks in text.
-        device: where the functions work; found from the tensors that they hold.
 
     >>> words, turn = torch.nn.Embedding(16, 8), torch.nn.Linear(8, 8)
     >>> model = wrap(
@@ -84,12 +81,12 @@ def wrap(
         whole("trained_depth", trained_depth, 1, MOST_LOOPS)
     if max_positions is not None:
         whole("max_positions", max_positions, 1, MOST_LOOPS)
-    if head is not None and not isinstance(head, nn.Linear | AffineHead) and getattr(head, "ndim", 0) != 2:
-        raise LoopscopeError("wrap: head= takes an nn.Linear, an AffineHead or a weight [vocabulary, width]")
+    if head is not None and not isinstance(head, nn.Linear | AffineHead):
+        raise LoopscopeError("wrap: head= takes an nn.Linear or loopscope.AffineHead(weight, bias)")
     model = WrappedModel(embed, step, readout, head)
     model.name, model.boundary, model.max_positions = text("name", name), text("boundary", boundary), max_positions
     model.trained_depth, model.tokenizer = trained_depth, tokenizer  # type: ignore[assignment]
-    model.try_out(None if device is None else find_device(device))
+    model.try_out()
     return model
 
 
@@ -103,15 +100,11 @@ class WrappedModel(LoopedModule):
         embed: Callable[..., Any],
         step: Callable[..., Any],
         readout: Callable[..., Any] | None,
-        head: nn.Linear | AffineHead | Tensor | None,
+        head: nn.Linear | AffineHead | None,
     ) -> None:
         super().__init__()
-        self.functions: dict[str, Callable[..., Any]] = {
-            "embed": embed,
-            "step": step,
-            "readout": readout or self._affine,
-        }
-        self._head = head if isinstance(head, nn.Module) or head is None else _as_head(head)
+        self.functions: dict[str, Any] = {"embed": embed, "step": step, "readout": readout or self._affine}
+        self._head = head
         # Registered, so that moving, freezing and evaluation mode reach the modules that the functions use.
         held = _held_objects([embed, step, readout, head])
         self.used = nn.ModuleList(value for value in held if isinstance(value, nn.Module))
@@ -119,14 +112,14 @@ class WrappedModel(LoopedModule):
         self._place = (torch.device("cpu"), torch.float32)
         self._kept: dict[tuple[int, torch.dtype], tuple[Tensor, int, Tensor]] = {}
 
-    def try_out(self, device: torch.device | None) -> None:
+    def try_out(self) -> None:
         """Run each function once and note the sizes."""
-        tensors = [*self.parameters(), *self.held_tensors]
-        found = next((t.device for t in tensors), torch.device("cpu")) if device is None else device
-        self._place = found, next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+        for tensor in (*self.held_tensors, *self.parameters()):
+            if tensor.is_floating_point():
+                self._place = tensor.device, tensor.dtype
         batch = Batch.from_rows(TRIAL, source_rows=[0, 1])
         # The functions may be parts of a model in training, which must not notice.
-        with evaluating(self), torch.autocast(found.type, enabled=False), torch.no_grad():
+        with evaluating(self), torch.autocast(self.device.type, enabled=False), torch.no_grad():
             with user_code("wrap: embed= for two rows of token ids", always=True):
                 state = self.embed(batch).state
             _require_like("embed", state, batch.input_ids, "a state for every token, [rows, positions, width]")
@@ -202,8 +195,7 @@ class WrappedModel(LoopedModule):
 
     def _kept_cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """A tensor in another dtype; a frozen weight is cast once and kept while it is the same."""
-        weights = (*self.parameters(), *self.buffers(), *self.held_tensors)
-        if tensor.requires_grad or not any(tensor is weight for weight in weights):
+        if tensor.requires_grad or not isinstance(tensor, nn.Parameter):
             return tensor.to(dtype)
         version = -1 if tensor.is_inference() else tensor._version
         weight, known, cast = self._kept.get((id(tensor), dtype), (None, 0, tensor))
@@ -294,7 +286,3 @@ def _held_objects(functions: Iterable[object]) -> list[nn.Module | Tensor]:
             case _:
                 waiting += getattr(value, "__dict__", {}).values()
     return found
-
-
-def _as_head(given: AffineHead | Tensor) -> AffineHead:
-    return given if isinstance(given, AffineHead) else AffineHead(given)

@@ -119,7 +119,7 @@ def test_the_tensors_tell_huginn_and_its_retrofits_apart(golden_folder):
     ],
 )
 def test_unknown_and_contradictory_architectures_are_one_line(config):
-    with pytest.raises(LoopscopeError, match=r"unknown architecture|contradicts itself"):
+    with pytest.raises(LoopscopeError, match="unknown architecture"):
         detect_family(config, None)
 
 

@@ -60,7 +60,6 @@ class RavenConfig(RotaryFields):
     n_heads: Size
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
-    n_layers: Layers | None = None
     n_layers_in_prelude: Layers
     n_layers_in_recurrent_block: Layers
     n_layers_in_coda: Layers

@@ -193,7 +193,7 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-@family("parcae", ParcaeConfig, "ParcaeConfig")
+@family("parcae", ParcaeConfig, "ParcaeConfig", "Parcae")
 class Parcae(LoopedDecoder, DrawsState):
     """Parcae at any size; padding on the right."""
 
