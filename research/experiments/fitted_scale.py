@@ -29,6 +29,9 @@ from loopscope.stats import Bootstrap
 from loopscope.stats.resampling import Estimate
 from loopscope.studies.declare import estimated
 
+CPU_ROWS, CPU_BATCH = 64, 16
+"""On a CPU: positions whose logits stay in its cache, and sequences of a batch."""
+
 
 def log_prob(z_NV: Tensor, target_N: Tensor) -> Tensor:
     """Of the references, [N]."""
@@ -40,14 +43,17 @@ def along_line(z_NV: Tensor, u_NV: Tensor, target_N: Tensor, omega_J: np.ndarray
 
     From one point of the grid to the next every exp(z + omega · u) is multiplied by exp(step · u), in float64.
     """
-    z_NV, u_NV = z_NV.double(), u_NV.double()
-    z_NV, u_NV = (x - x.gather(1, target_N[:, None]) for x in (z_NV, u_NV))  # the reference's own is 0
-    powers_NV, step_NV = (z_NV + omega_J[0] * u_NV).exp(), ((omega_J[1] - omega_J[0]) * u_NV).exp()
-    found = []
-    for _ in omega_J:
-        found.append(-powers_NV.sum(dim=1).log())
-        powers_NV = powers_NV * step_NV
-    return torch.stack(found, dim=1)
+    found_NJ = torch.empty(len(target_N), len(omega_J), dtype=torch.float64, device=z_NV.device)
+    rows = CPU_ROWS if z_NV.device.type == "cpu" else len(target_N)
+    for first in range(0, len(target_N), rows):
+        here = slice(first, first + rows)
+        z_nV, u_nV = (x_NV[here].double() for x_NV in (z_NV, u_NV))
+        z_nV, u_nV = (x - x.gather(1, target_N[here, None]) for x in (z_nV, u_nV))  # the reference's own is 0
+        powers_nV, step_nV = (z_nV + omega_J[0] * u_nV).exp(), ((omega_J[1] - omega_J[0]) * u_nV).exp()
+        for place in range(len(omega_J)):
+            found_NJ[here, place] = -powers_nV.sum(dim=1).log()
+            powers_nV *= step_nV
+    return found_NJ
 
 
 @torch.no_grad()
@@ -62,7 +68,7 @@ def along(
     keys += [(kind, *pair) for kind in kinds if kind != "temperature" for pair in ends]
     keys += [("temperature", None, depth) for depth in range(1, loops + 1) if "temperature" in kinds]
     held = {key: np.zeros((len(questions), 1 if key[0] == "depth" else len(scale_J))) for key in keys}
-    for batch, where_N2, at_N in questions.batches(model.device):
+    for batch, where_N2, at_N in questions.batches(model.device, CPU_BATCH if model.device.type == "cpu" else 128):
         target_N = torch.from_numpy(questions.target_R[at_N]).to(model.device)
         walk, states, logits = Walk.of(model, batch), {}, {}
         for depth in range(loops + 1):

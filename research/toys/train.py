@@ -147,7 +147,7 @@ def train(
     Args:
         recipe: which model and how.
         folder: where everything goes.
-        minutes: time to train; compiling and watching are not counted.
+        minutes: time to train; compiling (the whole first step) and watching are not counted.
         steps: steps to train.
         seed: weights, problems and recurrences follow from it.
         device: "cpu", "cuda", or "auto" for a GPU where there is one.
@@ -157,6 +157,7 @@ def train(
         compiled: whether blocks are compiled on a GPU.
         tokenizer: the tokenizer where it is built already.
     """
+    started = reported = time.monotonic()
     place = find_device(device)
     most = CPU_BATCH_TOKENS if place.type == "cpu" else 2**31
     tokenizer = tokenizer or build_tokenizer()
@@ -169,7 +170,6 @@ def train(
         watched = {"depths": range(1, model.trained_depth + 2), "limit": WATCHED, "log": folder / "monitor.jsonl"}
         monitor = ls.Monitor(model, "stories", every=monitor_every, tokenizer=tokenizer, **watched)
     shard, factor, stopped = 0, 0.0, 0.0
-    started = reported = time.monotonic()
 
     def progress() -> float:
         spent = time.monotonic() - started - stopped
@@ -189,7 +189,7 @@ def train(
                     paused = time.monotonic()
                     monitor.step(trainer.step)
                     stopped += time.monotonic() - paused
-                if trainer.step == 1:  # it has compiled
+                if trainer.step == 1 and compiled:
                     started, stopped = time.monotonic(), 0.0
                 if time.monotonic() - reported >= REPORT_SECONDS:
                     reported = time.monotonic()

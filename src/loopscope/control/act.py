@@ -264,11 +264,11 @@ class Questions(Positions):
             sequences=tuple((row, sequence) for *_, row, sequence in found),
         )
 
-    def batches(self, device: torch.device) -> Iterator[tuple[Batch, Tensor, Any]]:
+    def batches(self, device: torch.device, size: int = BATCH) -> Iterator[tuple[Batch, Tensor, Any]]:
         """Sequences of about one length, where in them references are predicted, [N, 2], and which positions, [N]."""
         order = np.argsort([len(sequence.token_ids) for _, sequence in self.sequences], kind="stable")
-        for first in range(0, len(order), BATCH):
-            chosen = order[first : first + BATCH].tolist()
+        for first in range(0, len(order), size):
+            chosen = order[first : first + size].tolist()
             rows, sequences = zip(*(self.sequences[i] for i in chosen), strict=True)
             batch = Batch.from_rows([list(sequence.token_ids) for sequence in sequences], source_rows=list(rows))
             places = [(row, place) for row, sequence in enumerate(sequences) for place in sequence.positions]

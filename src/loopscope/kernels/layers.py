@@ -3,8 +3,7 @@
     rms_norm           y = round(x / sqrt(mean(x²) + eps)) · weight
     add_branch         s = x + branch_norm(branch),   x' = sum_norm(s),   next = next_norm(x'); a norm may be absent
     gated_silu         silu(gate) · up, straight from the product that holds both side by side
-    half_squared_relu  ½ relu(x)²
-    rotate_in_place    queries and keys rotated by their positions where they are in memory, then normed if asked
+    rotate_in_place    queries and keys rotated by their positions where they are in memory
 
 Norms are taken in float32 but for the rounding, which is to the weight's dtype. A program of `rotate_in_place` takes
 some heads of one position: with tables of the state's own dtype every product is rounded to it before it is added;
@@ -160,28 +159,7 @@ def _gated_silu(both: Value, out: Value, width: Value, BLOCK: constexpr) -> None
     tl.store(out + row * width + columns, (active * up).to(out.dtype.element_ty), mask=inside)
 
 
-_ENTRIES = 1024
-
-
-def half_squared_relu(x: Tensor) -> Tensor:
-    """½ relu(x)² of every entry."""
-    given = x.contiguous()
-    out = torch.empty_like(given)
-    launch(_half_squared_relu, (-(-given.numel() // _ENTRIES),), x, given, out, given.numel(), BLOCK=_ENTRIES)
-    return out
-
-
-@jit
-def _half_squared_relu(x: Value, out: Value, count: Value, BLOCK: constexpr) -> None:
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < count
-    kept = tl.maximum(tl.load(x + place, mask=inside, other=0.0).to(tl.float32), 0.0)
-    squared = (kept * kept).to(out.dtype.element_ty).to(tl.float32)
-    tl.store(out + place, (0.5 * squared).to(out.dtype.element_ty), mask=inside)
-
-
 _HEADS = 32
-_NORMED_HEADS, _NORMED_WARPS = 4, 1  # a program that norms holds its heads until their sums are there
 
 
 def rotate_in_place(
@@ -191,15 +169,11 @@ def rotate_in_place(
     bias_HP: Tensor | None,
     *,
     interleaved: bool,
-    norm_eps: float | None = None,
 ) -> Tensor:
-    """`x` itself, with `bias` added and turned; entries of a head must be neighbours in memory.
-
-    With `norm_eps` every turned head is divided by its root mean square.
-    """
+    """`x` itself, with `bias` added and turned; entries of a head must be neighbours in memory."""
     rows, width, heads, head_width = x_BSHP.shape
     pairs = head_width // 2
-    block = min(_HEADS if norm_eps is None else _NORMED_HEADS, power_of_two(heads))
+    block = min(_HEADS, power_of_two(heads))
     launch(
         _rotate,
         (rows * width, -(-heads // block)),
@@ -216,12 +190,9 @@ def rotate_in_place(
         x_BSHP.stride(2),
         cos_BS1P.stride(0) if cos_BS1P.shape[0] > 1 else 0,
         cos_BS1P.stride(1),
-        norm_eps or 0.0,
         BIAS=bias_HP is not None,
         INTERLEAVED=interleaved,
         ROUNDED=cos_BS1P.dtype == x_BSHP.dtype,
-        NORM=norm_eps is not None,
-        warps=4 if norm_eps is None else _NORMED_WARPS,
         HEADS=block,
         PAIRS=power_of_two(pairs),
     )
@@ -242,11 +213,9 @@ def _rotate(
     head_stride: Value,
     table_row_stride: Value,
     table_position_stride: Value,
-    eps: Value,
     BIAS: constexpr,
     INTERLEAVED: constexpr,
     ROUNDED: constexpr,
-    NORM: constexpr,
     HEADS: constexpr,
     PAIRS: constexpr,
 ) -> None:
@@ -269,12 +238,6 @@ def _rotate(
         ac, bs = ac.to(dtype).to(tl.float32), bs.to(dtype).to(tl.float32)
         bc, a_s = bc.to(dtype).to(tl.float32), a_s.to(dtype).to(tl.float32)
     one, two = (ac - bs).to(dtype), (bc + a_s).to(dtype)
-    if NORM:
-        # Beyond the pairs of a head all is zero.
-        wide_one, wide_two = one.to(tl.float32), two.to(tl.float32)
-        mean = tl.sum(wide_one * wide_one + wide_two * wide_two, axis=1) / (2 * pairs)
-        scale = tl.rsqrt(mean + eps)[:, None]
-        one, two = (wide_one * scale).to(dtype), (wide_two * scale).to(dtype)
     if INTERLEAVED:
         column = tl.arange(0, 2 * PAIRS)[None, :]
         both = tl.reshape(tl.join(one, two), (HEADS, 2 * PAIRS))

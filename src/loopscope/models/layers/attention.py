@@ -136,13 +136,6 @@ class RotatedThenNormed(Attention):
     def positioned(self, x_BSHP: Tensor, kind: Kind, tables: RotaryTables | None, plain: bool) -> Tensor:
         """Rotated, then divided by their root mean square."""
         assert tables is not None
-        if not plain and takes_kernel(x_BSHP) and x_BSHP.stride(-1) == 1:
-            from loopscope.kernels.layers import rotate_in_place
-
-            interleaved = tables.layout == "interleaved"
-            return rotate_in_place(
-                x_BSHP, tables.cos, tables.sin, None, interleaved=interleaved, norm_eps=self.norm.eps
-            )
         normed: Tensor = self.norm(rotate_own(x_BSHP, tables), plain)
         return normed
 

@@ -200,14 +200,5 @@ class SquaredReluMLP(nn.Module):
 
     def forward(self, x_BSD: Tensor, plain: bool = False) -> Tensor:
         """[B, S, D] → [B, S, D]."""
-        result: Tensor = self.proj(half_squared_relu(self.fc(x_BSD), plain))
+        result: Tensor = self.proj(torch.relu(self.fc(x_BSD)).square() * 0.5)
         return result
-
-
-def half_squared_relu(x: Tensor, plain: bool, impl: Implementation | None = None) -> Tensor:
-    """½ relu(x)²."""
-    if not plain and takes_kernel(x, impl):
-        from loopscope.kernels.layers import half_squared_relu as kernel
-
-        return kernel(x)
-    return torch.relu(x).square() * 0.5

@@ -68,14 +68,17 @@ class KernelBackend(MomentsBackend):
         entry, powers = power_sums(*logits, centres, terms if terms <= ORDER + 1 else _TERMS)
         return entry, powers[:terms]
 
+    def spread(self, query: Query, logits: LogitBlock) -> Tensor:
+        """Read once where a search asks for it again and again."""
+        if not _is_search(query, logits):
+            return super().spread(query, logits)
+        return _start(query, logits).spread_T
+
     def _sums(self, query: Query, logits: LogitBlock, scales_K: Tensor, spread_t: Tensor) -> Sums:
-        """Those at scale 0 are kept for a search's next scales, at which tokens whose scale is 0 are not read again."""
-        source = query.source
-        if query.common is not None or logits.z0.shape[0] != source.tokens:
+        """Of a search only those at new scales: tokens whose scale is 0 are not read again."""
+        if not _is_search(query, logits):
             return super()._sums(query, logits, scales_K, spread_t)
-        if source not in _starts:
-            _starts[source] = power_sums(*logits, scales_K.new_zeros(1), ORDER + 1)
-        entry0, powers0 = _starts[source]
+        entry0, powers0, _ = _start(query, logits)
         own = scales_K[:, 1:]
         entry, powers = power_sums(*logits, own, ORDER + 1, skip_zero=True)
         entry = torch.cat([entry0, torch.where(own == 0.0, entry0, entry)], 1)
@@ -83,7 +86,28 @@ class KernelBackend(MomentsBackend):
         return Sums(logits.z0.gather(1, entry), logits.v.gather(1, entry), powers.unbind())
 
 
-_starts: WeakKeyDictionary[LogitSource, tuple[Tensor, Tensor]] = WeakKeyDictionary()
+class _Start(NamedTuple):
+    """What a search over logits that stay asks for again and again: power sums at scale 0 and the range."""
+
+    entry: Tensor
+    powers: Tensor
+    spread_T: Tensor
+
+
+_starts: WeakKeyDictionary[LogitSource, _Start] = WeakKeyDictionary()
+
+
+def _is_search(query: Query, logits: LogitBlock) -> bool:
+    """Whether each token has its own scale, and all logits are there."""
+    return query.common is None and logits.z0.shape[0] == query.source.tokens
+
+
+def _start(query: Query, logits: LogitBlock) -> _Start:
+    found = _starts.get(query.source)
+    if found is None:
+        powers = power_sums(*logits, torch.zeros(1, dtype=torch.float64, device=logits.z0.device), ORDER + 1)
+        _starts[query.source] = found = _Start(*powers, logits.v.amax(1) - logits.v.amin(1))
+    return found
 
 
 def in_float32(query: Query) -> bool:

@@ -214,7 +214,7 @@ class MomentsBackend(Backend):
         """The answer of some tokens, from their logits."""
         (z0_tV, v_tV), y_t1 = logits, query.targets_T.unsqueeze(1)
         z0_y_t1, v_y_t1 = z0_tV.gather(1, y_t1), v_tV.gather(1, y_t1)
-        spread_t = v_tV.amax(1) - v_tV.amin(1)
+        spread_t = self.spread(query, logits)
         scales_K, shift = query.scales_K, int(query.common is None or query.common[0] != 0.0)
         if shift:
             scales_K = torch.cat([torch.zeros_like(scales_K[..., :1]), scales_K], -1)
@@ -230,6 +230,10 @@ class MomentsBackend(Backend):
             spread_t,
             endpoint_distributions(z0_tV, v_tV) if query.distributions else None,
         )
+
+    def spread(self, query: Query, logits: LogitBlock) -> Tensor:
+        """The range of each token's displacement."""
+        return logits.v.amax(1) - logits.v.amin(1)
 
     def _sums(self, query: Query, logits: LogitBlock, scales_K: Tensor, spread_t: Tensor) -> Sums:
         """Sums at every scale: evenly spaced ones share power sums where this is less work."""
