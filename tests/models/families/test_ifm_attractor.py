@@ -212,9 +212,7 @@ def test_experts_are_a_weighted_sum_of_the_chosen():
         ({"moe_router_scaling_factor": 2.0}, "moe_router_scaling_factor 2.0 is not supported, only null"),
         ({"dense_prelude_input_injection": "diagonal"}, "dense_prelude_input_injection 'diagonal' is not supported"),
         ({"rope_head_dim": 4}, "rope_head_dim 4 is not supported"),
-        ({"huginn_recurrent_layers": 3}, "num_layers 6 is not that of all parts"),
         ({"huginn_prelude_orthogonal": True, "huginn_input_injection": "linear"}, "huginn_prelude_orthogonal needs"),
-        ({"huginn_hierarchical_state": "split_hl", "loop_times": 2}, "loop_times 2 is not that of all H cycles"),
         ({"huginn_hierarchical_state": "split_hl", "huginn_state_init": "input"}, "not supported with two states"),
     ],
 )

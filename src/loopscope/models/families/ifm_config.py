@@ -75,17 +75,13 @@ class IfmLoopedConfig(FamilyConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        width, layers = self.sizes.head_width, self.prelude + self.core + self.coda
-        self.require(self.rope_head_dim in (None, width), f"rope_head_dim {self.rope_head_dim} is not supported")
-        self.require(layers == self.num_layers, f"num_layers {self.num_layers} is not that of all parts")
+        whole_head = self.rope_head_dim in (None, self.sizes.head_width)
+        self.require(whole_head, f"rope_head_dim {self.rope_head_dim} is not supported")
         self.require(self.arch == "huginn" or self.loop_times > 1, "loop_times 1: the model is not looped")
         diagonal = self.huginn_input_injection == "diagonal" or not self.huginn_prelude_orthogonal
         self.require(diagonal, "huginn_prelude_orthogonal needs huginn_input_injection 'diagonal'")
-        if self.hierarchical:
-            updates = self.huginn_hierarchical_h_cycles * (self.huginn_hierarchical_l_cycles + 1)
-            drawn = self.huginn_state_init == "normal"
-            self.require(self.loop_times == updates, f"loop_times {self.loop_times} is not that of all H cycles")
-            self.require(drawn, f"huginn_state_init {self.huginn_state_init!r} is not supported with two states")
+        drawn = self.huginn_state_init == "normal" or not self.hierarchical
+        self.require(drawn, f"huginn_state_init {self.huginn_state_init!r} is not supported with two states")
         return self
 
     @property

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Annotated, Any
 
 import torch
-from pydantic import model_validator
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -47,21 +47,12 @@ class LoopUSConfig(FamilyConfig):
     title = "LoopUS"
     base_config_dict: Qwen3Config
     encoder_layer_indices: list[int]
-    reasoning_layer_indices: list[int]
+    reasoning_layer_indices: Annotated[list[int], Field(min_length=1)]
     decoder_layer_indices: list[int]
     N: Loops
     q_threshold: Number = 0.9
     q_eval_interval: int = 1
     halting_strategy: str = "threshold"
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        used = [*self.encoder_layer_indices, *self.reasoning_layer_indices, *self.decoder_layer_indices]
-        count = self.base_config_dict.num_hidden_layers
-        self.require(len(set(used)) == len(used), "the layer_indices name a layer twice")
-        self.require(set(used) <= set(range(count)), f"the layer_indices must be layers from 0 to {count - 1}")
-        self.require(bool(self.reasoning_layer_indices), "reasoning_layer_indices names no layer to loop")
-        return self
 
 
 class UpdateGate(nn.Module):

@@ -100,19 +100,6 @@ class ParcaeConfig(FamilyConfig):
         layers = sum(count for count in counts if isinstance(count, int))
         return values | {"value_layers": frozenset(range(layers - 1, -1, -2))}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _one_width(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Refuses a core of another width or other heads."""
-        for name, same in (
-            ("recurrent_embedding_dimension", "n_embd"),
-            ("num_key_value_heads", "num_attention_heads"),
-            ("recurrent_num_attention_heads", "num_attention_heads"),
-        ):
-            if values.get(name) not in (None, values.get(same)):
-                raise cls.fault(f"{name} {values[name]} is not supported, only {values.get(same)}")
-        return values
-
     @property
     def sizes(self) -> AttentionSizes:
         """Of the attention layers."""
