@@ -1,12 +1,12 @@
 # Two commands do everything on a fresh machine with Python 3.11+ and make:
 #   make demo   what the demo needs into .venv, run `loopscope demo`
 #   make test   what development needs into .venv, linters, types, documentation, the whole test suite
-# A machine that already has torch 2.6 or newer (a CUDA build, say) lends it to .venv; otherwise torch 2.13.0 is installed.
+# A machine that already has torch 2.8 or newer (a CUDA build, say) lends it to .venv; otherwise torch 2.13.0 is installed.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-HAS_TORCH := $(shell $(PYTHON) -c 'import torch; print(tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6))' 2>/dev/null)
+HAS_TORCH := $(shell $(PYTHON) -c 'import torch; print(tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8))' 2>/dev/null)
 ifeq ($(HAS_TORCH),True)
 VENV_FLAGS := --system-site-packages
 PINS       := -c constraints/pins.txt

@@ -22,7 +22,7 @@ import click
 import pytest
 import yaml
 
-from loopscope.cli.app import _group, exit_code, normalise_flags
+from loopscope.cli.app import _group, exit_code
 from loopscope.models.registry import EMBEDDED
 from loopscope.tasks import load_task
 from loopscope.tasks.template import parse_template
@@ -173,7 +173,7 @@ def run_words(words: list[str], smaller: Smaller, where: str) -> None:
         given += ["--limit", "2"]
     out = io.StringIO()
     with redirect_stdout(out):
-        code = exit_code(normalise_flags(given))
+        code = exit_code(given)
     assert code == 0, f"{where}: {shlex.join(given)}"
     assert out.getvalue().strip(), f"{where}: says nothing"
 
@@ -182,7 +182,7 @@ def read_flags(arguments: list[str], where: str) -> None:
     """The flags as the command line reads them; nothing is called."""
     whole = ["--model", "toy-ouro", "--tasks", "arithmetic", "--transitions", "4", "--output", "runs/x"]
     given = [word for argument in arguments for word in (whole if argument == "…" else [argument])]
-    name, *rest = normalise_flags(given)
+    name, *rest = given
     assert name in COMMANDS, f"{where}: there is no command {name}"
     COMMANDS[name].make_context(name, rest)
 

@@ -25,6 +25,10 @@ RUNS = {
 """What `loopscope measure` is asked for, by folder."""
 VIEWS = ("overview", "questions", "lens", "studies", "studies?study=table-mechanism", "provenance")
 QUALITY = 88
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
 
 
 def photographs(browser: Any, page: Path, out: Path) -> None:
@@ -59,7 +63,7 @@ def main(out: Path) -> None:
     subprocess.run(["loopscope", "figures", *runs, "--output", str(out / "figures"), "--format", "png"], check=True)
     program = os.environ.get("LOOPSCOPE_CHROMIUM") or shutil.which("chromium")
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(executable_path=program, args=list(FLAGS))
         photographs(browser, page, out)
         browser.close()
     Image.open(out / "0-overview-1440-light.png").save(PICTURE, quality=QUALITY, method=6)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from loopscope.cli.app import exit_code, normalise_flags
+from loopscope.cli.app import exit_code
 
 
 def loopscope(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -15,14 +15,9 @@ def loopscope(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
 
 
-def test_underscores_in_flag_names_are_dashes_but_values_are_untouched():
-    assert normalise_flags(["x", "--data_dir=a_b", "--no_c", "--", "--d_e"]) == [
-        "x",
-        "--data-dir=a_b",
-        "--no-c",
-        "--",
-        "--d_e",
-    ]
+def test_underscores_in_flag_names_are_dashes_but_values_are_untouched(capsys: pytest.CaptureFixture[str]):
+    assert exit_code(["report", "no_run", "--lens_questions=3"]) == 2
+    assert "no_run" in capsys.readouterr().err
 
 
 def test_no_arguments_show_the_help():
@@ -57,13 +52,13 @@ def test_help_imports_nothing_heavy():
 
 
 def test_ctrl_c_is_130_and_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    from loopscope.cli import studies
+    from loopscope.tasks import known_tasks
 
     def interrupted() -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(studies, "list_studies", interrupted)
-    assert exit_code(["studies"]) == 130
+    monkeypatch.setattr(known_tasks, "list_tasks", interrupted)
+    assert exit_code(["tasks"]) == 130
     assert "the same command continues" in capsys.readouterr().err
 
 
@@ -94,17 +89,17 @@ def test_names_that_are_not_utf_8_are_one_line(monkeypatch: pytest.MonkeyPatch, 
 def test_an_error_of_the_disk_is_one_line_and_any_other_keeps_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    from loopscope.cli import studies
+    from loopscope.tasks import known_tasks
 
     def broken(code: int) -> None:
         raise OSError(code, os.strerror(code), "some/file")
 
-    monkeypatch.setattr(studies, "list_studies", lambda: broken(errno.EROFS))
-    assert exit_code(["studies"]) == 2
+    monkeypatch.setattr(known_tasks, "list_tasks", lambda: broken(errno.EROFS))
+    assert exit_code(["tasks"]) == 2
     assert capsys.readouterr().err == "loopscope: cannot read or write some/file: Read-only file system\n"
-    monkeypatch.setattr(studies, "list_studies", lambda: broken(errno.EBADF))
+    monkeypatch.setattr(known_tasks, "list_tasks", lambda: broken(errno.EBADF))
     with pytest.raises(OSError, match="Bad file descriptor"):
-        exit_code(["studies"])
+        exit_code(["tasks"])
 
 
 def test_an_error_shows_no_control_characters_and_keeps_its_ends(capsys: pytest.CaptureFixture[str]):

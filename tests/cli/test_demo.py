@@ -37,13 +37,13 @@ def test_the_demo_opens_with_the_finding_of_its_tables(tmp_path: Path, capsys: p
     run = Run(tmp_path / "toy-ouro-stories")
     harm = run.table("mechanism").rows[0]
     rule = next(row for row in run.table("quadratic-intervention").rows if row.key == "quadratic")
-    assert f"loop 4→5 goes too far on {harm['finite_step']} of 20 questions" in printed
-    assert f"It makes {harm['harmful']} of 20 references less likely" in " ".join(printed.split())
+    assert f"loop 4→5 goes too far on {harm['finite_step']} of 16 questions" in printed
+    assert f"It makes {harm['harmful']} of 16 references less likely" in " ".join(printed.split())
     assert f"{rule['recovered']} of {rule['failures']}\n" in printed
-    assert len(printed.splitlines()) <= 12
+    assert len(printed.splitlines()) <= 14
     assert max(map(len, printed.splitlines()[:8])) <= 90
     # Document by document what the card's table was made from: central differences in float64.
-    updates, there = Records([run]).updates[0], card_program.updates()["toy-ouro 4"][:20]
+    updates, there = Records([run]).updates[0], card_program.updates()["toy-ouro 4"][:16]
     here = np.stack([updates.slope, updates.quadratic, updates.gain, updates.quarter_gain], axis=1)
     np.testing.assert_allclose(here, there[:, :4], rtol=0, atol=1e-6)
 

@@ -49,8 +49,6 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     [
         ("limits: 5", "sets unknown flag 'limits'; known flags: dtype, limit"),
         ("config: other.yaml", "sets unknown flag 'config'"),
-        ("limit: 5\nlimit: 6", "sets limit twice"),
-        ("unit-size: 5\nunit_size: 6", "sets unit_size twice"),
         ("- limit", "must be a mapping of flags to values"),
         ("limit: {gsm8k: [1]}", "must be a mapping of flags to values"),
         ("limit: " + "[" * 3000 + "]" * 3000, "must be a mapping of flags to values"),

@@ -1,28 +1,21 @@
-"""`loopscope models` and `tasks`: one line each, whole names however narrow the terminal."""
+"""`loopscope models` and `tasks`: one line each, whole names."""
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
 
 import pytest
-from rich.console import Console
 
-from loopscope.cli.listing import list_models, list_tasks, model_rows
+from loopscope.cli.listing import model_rows, models, tasks
 from loopscope.models.registry import PUBLISHED
 from loopscope.tasks.known_tasks import BENCHMARKS
 
 
-def printed(width=80):
-    buffer = io.StringIO()
-    list_models(console=Console(file=buffer, width=width))
-    return buffer.getvalue()
-
-
-def test_every_published_model_has_one_whole_line():
-    lines = printed().splitlines()
+def test_every_published_model_has_one_whole_line(capsys):
+    models()
+    lines = capsys.readouterr().out.splitlines()
     for entry in PUBLISHED:
         (line,) = [line for line in lines if line.split()[:1] == [entry.name]]
         if entry.parameters is None:
@@ -34,7 +27,7 @@ def test_every_published_model_has_one_whole_line():
         assert f"@{entry.revision[:8] if entry.revision else 'newest'}" in line
 
 
-def test_embedded_models_are_listed(tmp_path, monkeypatch):
+def test_embedded_models_are_listed(tmp_path, monkeypatch, capsys):
     from safetensors.torch import save_file
     from torch import zeros
 
@@ -48,19 +41,15 @@ def test_embedded_models_are_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "EMBEDDED", tmp_path)
     row = model_rows()[0]
     assert (row["name"], row["family"], row["parameters"], row["trained_depth"]) == ("toy-x", "ouro", 12000, 5)
-    (line,) = [line for line in printed().splitlines() if "toy-x" in line]
+    models()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "toy-x" in line]
     assert "12K" in line
     assert "5 loops" in line
 
 
-def printed_tasks(width: int) -> str:
-    output = io.StringIO()
-    list_tasks(console=Console(file=output, width=width))
-    return output.getvalue()
-
-
-def test_every_task_has_its_line_with_splits_and_source() -> None:
-    lines = {line.split()[0]: line for line in printed_tasks(80).splitlines() if line.startswith("  ")}
+def test_every_task_has_its_line_with_splits_and_source(capsys: pytest.CaptureFixture[str]) -> None:
+    tasks()
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
     assert {"arithmetic", "arithmetic-mc", "stories", *BENCHMARKS} == set(lines)
     assert "test 1319, train 7473, train256;" in lines["gsm8k"]
     assert "Rowan/hellaswag@218ec52e" in lines["hellaswag"]
@@ -68,7 +57,7 @@ def test_every_task_has_its_line_with_splits_and_source() -> None:
 
 
 def test_json_is_one_array_of_the_same_tasks(capsys: pytest.CaptureFixture[str]) -> None:
-    list_tasks(as_json=True)
+    tasks(as_json=True)
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows][-7:] == list(BENCHMARKS)
     assert rows[-1]["splits"] == {"validation": 1221, "train": 9741}
@@ -77,7 +66,7 @@ def test_json_is_one_array_of_the_same_tasks(capsys: pytest.CaptureFixture[str])
 
 def test_listing_imports_neither_torch_nor_datasets() -> None:
     code = (
-        "import sys; from loopscope.cli.listing import list_tasks; list_tasks(); "
+        "import sys; from loopscope.cli.listing import tasks; tasks(); "
         "sys.exit(bool({'torch', 'datasets', 'polars', 'tokenizers'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -24,14 +24,15 @@ def test_the_earliest_clear_decline_leads(tmp_path, synthetic):
     )
     # φ(α) = 0.2 α − α²: the quadratic step α = 0.1 gains 0.01.
     assert first_finding(run) == Finding("4→5", "solution", questions=40, harmful=40, failures=20, predicted=20)
-    _, heads, *lines = run_lines(run)
-    assert heads.split() == ["task", "update", "n", "mean", "gain", "harmful", "finite-step", "recovered", "(BF16)"]
+    _, heads, *lines, legend = run_lines(run)
+    assert heads.split() == ["task", "update", "n", "mean", "gain", "harmful", "finite-step", "recovered"]
     assert [line.split()[-5:] for line in lines] == [
         ["0", "0", "0", "of", "0"],
         ["40", "20", "20", "of", "20"],
         ["40", "0", "0", "of", "0"],
     ]
     assert "4→5     40  -1.00000 [" in lines[1]
+    assert "predicted step length" in legend
 
 
 def finding(**changes):
@@ -42,12 +43,12 @@ def finding(**changes):
 @pytest.mark.parametrize(
     ("changes", "title", "said"),
     [
-        ({}, "m: loop 4→5 goes too far on 26 of 64 questions", "44.8% of these updates are finite-step failures"),
+        ({}, "m: loop 4→5 goes too far on 26 of 64 questions", "26 of these updates (44.8%) are finite-step failures"),
         ({"failures": 0}, "m: loop 4→5 goes the wrong way on 58 of 64 questions", "none of these updates starts"),
         ({"harmful": 0, "failures": 0}, "m: loop 4→5 harms no question", "makes no reference of the 64 questions less"),
         ({"kind": "options"}, "m: loop 4→5 goes too far", "the right option less likely for 58 of 64 questions"),
-        ({"predicted": 3}, "m: loop 4→5 goes too far", "gains in 3 of these 26."),
-        ({"predicted": None}, "m: loop 4→5 goes too far", "the step is too long."),
+        ({"predicted": 3}, "m: loop 4→5 goes too far", "recovers 3 of them."),
+        ({"predicted": None}, "m: loop 4→5 goes too far", "The other 32 start in the wrong direction."),
     ],
 )
 def test_a_finding_in_words(changes, title, said):

@@ -40,8 +40,8 @@ COMMANDS = {
         "figures": ("studies", "The paper's figures."),
         "compare": ("studies", "The paper's published numbers next to those of runs."),
         "report": ("studies", "One self-contained interactive page."),
-        "diff": ("diff", "Two of your runs on the same questions; exit code for CI."),
-        "verify": ("verify", "Check a run's files, and measure a sample of it again."),
+        "diff": ("runs", "Two of your runs on the same questions; exit code for CI."),
+        "verify": ("runs", "Check a run's files, and measure a sample of it again."),
     },
     "What there is": {
         "models": ("listing", "The models, with sizes and revisions."),
@@ -49,11 +49,11 @@ COMMANDS = {
         "studies": ("studies", "The tables and figures, and what each needs."),
     },
     "Go further": {
-        "check": ("check", "Try a model on a small batch before measuring it."),
-        "reproduce": ("reproduce", "The paper's runs, tables and figures in one command."),
-        "control": ("control", "When to stop and how far to step, at equal cost."),
-        "lm-eval": ("lm_eval", "lm-evaluation-harness with a looped model."),
-        "push": ("push", "A run as a (private) data set of the Hugging Face hub."),
+        "check": ("measure", "Try a model on a small batch before measuring it."),
+        "reproduce": ("measure", "The paper's runs, tables and figures in one command."),
+        "control": ("studies", "When to stop and how far to step, at equal cost."),
+        "lm-eval": ("measure", "lm-evaluation-harness with a looped model."),
+        "push": ("runs", "A run as a (private) data set of the Hugging Face hub."),
     },
 }
 """By heading, the module that has a command, and what `loopscope --help` says of it."""
@@ -132,7 +132,11 @@ def _command(module: str, name: str) -> Any:
     return typer.main.get_command(single)
 
 
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+_CONTEXT = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 110,
+    "token_normalize_func": lambda name: name.replace("_", "-"),
+}
 app = typer.Typer(
     name="loopscope",
     help="See what each extra loop does inside a looped language model.",
@@ -163,27 +167,12 @@ def _root(
     context.with_resource(command_line_words())
 
 
-def normalise_flags(arguments: Sequence[str]) -> list[str]:
-    """`--flag_name` is `--flag-name`; values and everything after a bare `--` stay as they are."""
-    if arguments[:1] == ["lm-eval"]:  # its flags are another program's
-        return list(arguments)
-    result: list[str] = []
-    for index, argument in enumerate(arguments):
-        if argument == "--":
-            return result + list(arguments[index:])
-        if argument.startswith("--"):
-            name, equals, value = argument.partition("=")
-            argument = name.replace("_", "-") + equals + value
-        result.append(argument)
-    return result
-
-
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     # An output that cannot hold "→" gets its escape.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    sys.exit(exit_code(normalise_flags(given) or ["--help"]))
+    sys.exit(exit_code(given or ["--help"]))
 
 
 def exit_code(arguments: list[str]) -> int:

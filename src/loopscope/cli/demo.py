@@ -35,7 +35,7 @@ class Plan:
 
 
 PLANS = (
-    Plan("toy-ouro", "stories", (4, 5), tuple(range(1, 7)), 20),
+    Plan("toy-ouro", "stories", (4, 5), tuple(range(1, 7)), 16),
     Plan("toy-ouro", "stories", (3,), tuple(range(1, 6)), 12, "inside=3"),
     Plan("toy-huginn", "stories", (3,), tuple(range(1, 7)), 12),
     Plan("toy-ouro", "arithmetic", (4,), tuple(range(1, 7)), 24),
@@ -49,13 +49,13 @@ def demo(
         int | None, flag("--questions", "Questions of each task and model.", metavar="N", min=1, show_default=False)
     ] = None,
     everything: Annotated[bool, flag("--all", "Also a nonlinear readout, a second model and a second task.")] = False,
-    progress: Annotated[str, flag("--progress", "How progress is shown.", choices=PROGRESS)] = "none",
+    progress: Annotated[str, flag("--progress", "How progress is shown.", choices=PROGRESS)] = "auto",
 ) -> None:
     """Measure an embedded model on texts it never saw, say what was found, and write the report; no network."""
     from loopscope.studies.summary import first_finding, run_lines
 
     folder, began = Path(output), time.monotonic()
-    print("toy-ouro, a small looped model that ships along, in float32, on texts it never saw:\n", flush=True)
+    print("toy-ouro, a small looped model that ships with loopscope, on texts it never saw (float32):", flush=True)
     runs = [_measure(PLANS[0], folder, questions, progress)]
     found = first_finding(runs[0])
     print(*textwrap.wrap(f"{found.title('toy-ouro')}. {found.sentence()}", 79), sep="\n", flush=True)
@@ -67,11 +67,11 @@ def demo(
     from loopscope.report import write_report
 
     page = write_report([run.path for run in runs], folder / "report.html")
-    print(f"\nreport: {page} (open it in a browser; it loads nothing from the network)")
+    print(f"report: {page} (open it in a browser; it loads nothing from the network)")
     if find_spec("matplotlib") is None:
         print("without the paper's figures: pip install '.[studies]' in loopscope's folder adds them")
-    more = "" if everything else "; --all: where else this holds, and where it does not"
-    print(f"{time.monotonic() - began:.0f} s{more}")
+    more = "" if everything else " `loopscope demo --all` adds a nonlinear readout, a second model and a second task."
+    print(f"Took {time.monotonic() - began:.0f} s.{more}")
 
 
 def _measure(plan: Plan, folder: Path, questions: int | None, progress: Any) -> StoredRun:

@@ -86,57 +86,42 @@ _NOTHING = ("", "~", "null", "Null", "NULL")
 
 def read_flags(path: str, known: Iterable[str]) -> dict[str, str]:
     """Defaults for a command: keys are flag names with `-` or `_`; an unknown key is an error that names the known."""
-    names = set(known) - {"config"}
-    flags: dict[str, str] = {}
-    for key, value in _pairs(_composed(path), path):
-        name = _scalar(key, path).lstrip("-").replace("-", "_")
-        if name not in names:
-            raise LoopscopeError(
-                f"--config {path} sets unknown flag {shown(name)}; known flags: {', '.join(sorted(names))}"
-            )
-        if name in flags:
-            raise LoopscopeError(f"--config {path} sets {name} twice: set it once")
-        flags[name] = _value(value, path)
-    return {name: value for name, value in flags.items() if value not in _NOTHING}
-
-
-def _composed(path: str) -> Any:
-    """The file's nodes: composing follows no alias and makes no object."""
     import yaml
 
-    text = read_text(path, "--config", MOST_BYTES)
+    names = set(known) - {"config"}
     try:
-        return yaml.compose(text, yaml.BaseLoader)
+        # Makes text, lists and mappings of text, and nothing else.
+        content = yaml.load(read_text(path, "--config", MOST_BYTES), yaml.BaseLoader)
     except yaml.YAMLError as error:
         raise LoopscopeError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from error
     except RecursionError:
-        raise _no_flags(path) from None
+        content = []
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise _not_flags(path)
+    flags = {str(key).lstrip("-").replace("-", "_"): _value(value, path) for key, value in content.items()}
+    for name in flags.keys() - names:
+        raise LoopscopeError(
+            f"--config {path} sets unknown flag {shown(name)}; known flags: {', '.join(sorted(names))}"
+        )
+    return {name: value for name, value in flags.items() if value not in _NOTHING}
 
 
-def _pairs(node: Any, path: str) -> list[tuple[Any, Any]]:
-    if node is None:
-        return []
-    if node.id != "mapping":
-        raise _no_flags(path)
-    return list(node.value)
+def _value(given: Any, path: str) -> str:
+    """The text of a flag: a word, a list of words, or names with words such as `limit: {gsm8k: 100}`."""
+    if isinstance(given, dict):
+        given = [f"{key}={_word(value, path)}" for key, value in given.items()]
+    return ",".join(_word(each, path) for each in given) if isinstance(given, list) else _word(given, path)
 
 
-def _value(node: Any, path: str) -> str:
-    """The text of a flag: a scalar, a list of scalars, or names with scalars such as `limit: {gsm8k: 100}`."""
-    if node.id == "sequence":
-        return ",".join(_scalar(item, path) for item in node.value)
-    if node.id == "mapping":
-        return ",".join(f"{_scalar(key, path)}={_scalar(value, path)}" for key, value in node.value)
-    return _scalar(node, path)
+def _word(given: Any, path: str) -> str:
+    if not isinstance(given, str):
+        raise _not_flags(path)
+    return given
 
 
-def _scalar(node: Any, path: str) -> str:
-    if node.id != "scalar":
-        raise _no_flags(path)
-    return str(node.value)
-
-
-def _no_flags(path: str) -> LoopscopeError:
+def _not_flags(path: str) -> LoopscopeError:
     return LoopscopeError(
         f"--config {path} must be a mapping of flags to values or lists of values, e.g. `limit: 100` or `depths: [1]`"
     )

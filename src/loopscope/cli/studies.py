@@ -1,16 +1,15 @@
-"""What is made from run directories: `loopscope tables`, `figures`, `compare` and `report`; `studies` lists them."""
+"""What is made from run directories: `loopscope tables`, `figures`, `compare`, `report`, `control`; `studies` lists."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from loopscope.cli.flags import FORMATS, Name, Runs, TableFormat, flag
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, choice
 
 MAIN = ("mechanism", "depth-coverage", "scale-prediction", "interventions", "training")
 """What is printed as text where no table is named."""
@@ -23,14 +22,9 @@ def tables(
     all: Annotated[bool, flag("--all", "As text, every table that there is, not the main ones alone.")] = False,
 ) -> None:
     """The paper's tables, from your own runs."""
-    sys.stdout.write(render_tables(runs, name, format, every=all))
-
-
-def render_tables(runs: Sequence[str], name: str | None = None, format: str = "text", *, every: bool = False) -> str:
-    """One table by name, or every table that the runs can fill, ready to print; as text the main ones by default."""
     from loopscope.studies.registry import TABLES, find, open_records
 
-    _check_format(format, FORMATS)
+    choice("format", format, FORMATS)
     studies = list(TABLES.values()) if name is None else [find(name, TABLES)]
     records = open_records(list(runs))
     results = [study.table(records) for study in studies]
@@ -40,21 +34,19 @@ def render_tables(runs: Sequence[str], name: str | None = None, format: str = "t
         reason = results[0].notes[-1] if results[0].notes else f"nothing in these runs (needs {studies[0].needs})"
         raise LoopscopeError(f"{studies[0].name}: {reason}")
     filled = [result for result in results if result.rows]
-    short = name is None and format == "text" and not every
-    others = [result.study for result in filled if result.study not in MAIN] if short else []
-    if short:
-        filled = [result for result in filled if result.study in MAIN]
     if format == "json" and name is None:
-        import json
-
-        return json.dumps([result.as_dict() for result in filled], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    written = [getattr(result, f"to_{format}")().rstrip("\n") for result in filled]
+        print(json.dumps([result.as_dict() for result in filled], indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    short = name is None and format == "text" and not all
+    shown = [result for result in filled if result.study in MAIN] if short else filled
+    written = [getattr(result, f"to_{format}")().rstrip("\n") for result in shown]
+    others = [result.study for result in filled if result not in shown]
     empty = [result.study for result in results if not result.rows]
     if others:
         written.append(f"further tables of these runs: {', '.join(others)} (--name NAME, or --all)")
     elif empty and format == "text":
         written.append(f"nothing in these runs for: {', '.join(empty)} (`loopscope studies` says what each needs)")
-    return "\n\n".join(written) + "\n"
+    print("\n\n".join(written))
 
 
 def figures(
@@ -65,60 +57,43 @@ def figures(
     width: Annotated[str, flag("--width", "For one column or two: 3.3 or 6.8 inches.", choices=("one", "two"))] = "two",
     style: Annotated[str | None, flag("--style", "A matplotlib style file.", metavar="NAME.mplstyle")] = None,
 ) -> None:
-    """The paper's figures, from your own runs."""
-    for path in draw_figures(runs, output, name, format, width, style):
-        typer.echo(path)
-
-
-def draw_figures(
-    runs: Sequence[str],
-    output: str,
-    name: str | None = None,
-    format: str = "pdf",
-    width: str = "two",
-    style: str | None = None,
-) -> Iterator[Path]:
-    """Write one figure, or all of them, into a folder; yields each file when it is written.
+    """The paper's figures, from your own runs.
 
     Next to every figure is a JSON with its caption, the ids it shows and the hashes of what it was made from.
     """
     from loopscope.studies.figures.style import FIGURE_FORMATS
     from loopscope.studies.registry import FIGURES, figure, find, open_records
 
-    _check_format(format, FIGURE_FORMATS)
+    choice("format", format, FIGURE_FORMATS)
     chosen = list(FIGURES.values()) if name is None else [find(name, FIGURES)]
     folder = Path(output)
     if folder.exists() and not folder.is_dir():
         raise LoopscopeError(f"{folder} is a file: give a folder for --output")
-    records = open_records(list(runs))
+    records, missing = open_records(list(runs)), []
     for study in chosen:
         result = figure(study.name, records, width=width, style=style)
         if name is not None and not result.shown:
             raise LoopscopeError(f"{study.name}: {result.caption}")
         if result.shown:
-            yield result.save(folder / f"{study.name}.{format}")
+            print(result.save(folder / f"{study.name}.{format}"), flush=True)
+        else:
+            missing.append(study.name)
+    if missing:
+        typer.echo(
+            f"nothing in these runs for: {', '.join(missing)} (`loopscope studies` says what each needs)", err=True
+        )
 
 
 def compare(runs: Runs, name: Name = None, format: TableFormat = "text") -> None:
     """The paper's numbers next to your runs', with a verdict; `diff` compares two of your own runs."""
-    sys.stdout.write(render_comparison(runs, name, format))
-
-
-def render_comparison(runs: Sequence[str], name: str | None = None, format: str = "text") -> str:
-    """Every published cell with a counterpart in the runs, its difference and a verdict.
-
-    The format `text` groups by published row; the others write one line per cell.
-    """
     from loopscope.studies.comparison import compare as join
     from loopscope.studies.registry import TABLES, find, open_records
 
-    _check_format(format, FORMATS)
-    study = None if name is None else find(name, TABLES).name
-    comparison = join(open_records(list(runs)), study=study)
-    if format == "text":
-        return comparison.to_text() + "\n"
-    written: str = getattr(comparison.table(), f"to_{format}")()
-    return written
+    choice("format", format, FORMATS)
+    comparison = join(open_records(list(runs)), study=None if name is None else find(name, TABLES).name)
+    # As text by published row, else a line per cell.
+    written = comparison.to_text() if format == "text" else getattr(comparison.table(), f"to_{format}")()
+    print(written.rstrip("\n"))
 
 
 def report(
@@ -134,36 +109,64 @@ def report(
     """One self-contained interactive page."""
     from loopscope.report import write_report
 
-    typer.echo(
-        write_report(
-            [Path(run) for run in runs], Path(output), lens_questions=lens_questions, with_command=with_command
-        )
-    )
+    print(write_report([*runs], output, lens_questions=lens_questions, with_command=with_command))
 
 
 def studies() -> None:
-    """The tables and figures there are."""
-    sys.stdout.write(list_studies())
-
-
-def list_studies() -> str:
-    """Name, what it shows, what a run must hold for it, and where it is in the paper."""
+    """The tables and figures: name, what it shows, what a run must hold for it, where it is in the paper."""
     from loopscope.studies.registry import FIGURES, TABLES
 
-    lists = []
     for title, group in (("Tables", TABLES), ("Figures", FIGURES)):
-        width = max(map(len, group))
-        needs = max(len(study.needs) for study in group.values())
-        summaries = max(len(study.summary) for study in group.values())
-        lines = [
-            f"  {study.name:<{width}}  {study.summary:<{summaries}}  {study.needs:<{needs}}  {study.paper}"
-            for study in group.values()
-        ]
-        lists.append("\n".join([title, *lines]))
-    legend = "The third column is the level of measurement (or the option of `measure`) that a study needs."
-    return "\n\n".join([*lists, legend]) + "\n"
+        lines = [(study.name, study.summary, study.needs, study.paper) for study in group.values()]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        print(title)
+        for line in lines:
+            print("  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+        print()
+    print("The third column is the level of measurement (or the option of `measure`) that a study needs.")
 
 
-def _check_format(format: str, formats: Sequence[str]) -> None:
-    if format not in formats:
-        raise LoopscopeError(f"there is no format {format!r}: choose from {', '.join(formats)}")
+def control(
+    runs: Runs,
+    target_cost: Annotated[
+        float | None, flag("--target-cost", "Mean cost in loops that rules are fitted to; the best fixed depth's.")
+    ] = None,
+    floor: Annotated[int, flag("--floor", "No rule stops before this loop.")] = 1,
+    check_cost: Annotated[float | None, flag("--check-cost", "A readout's weights over a loop's.")] = None,
+    outside_cost: Annotated[float | None, flag("--outside-cost", "Weights outside the loop over a loop's.")] = None,
+    policy: Annotated[
+        list[str] | None, flag("--policy", "Also this one: mine.py:NAME, or a head's .safetensors.")
+    ] = None,
+    heads: Annotated[
+        str | None, flag("--heads", "Folder of learned heads; trained on the train split where it has none.")
+    ] = None,
+    tier: Annotated[
+        str, flag("--tier", "trace, readouts (fit scaled readouts, too) or acting (policies act on the model).")
+    ] = "trace",
+    model: Annotated[str | None, flag("--model", "The model, where the runs' is code or has moved.")] = None,
+    tasks: Annotated[str, flag("--tasks", "The runs' tasks in files, as `measure` was given them.")] = "",
+    template: Annotated[str | None, flag("--template", "The runs' template file.")] = None,
+    format: TableFormat = "text",
+    output: Annotated[str | None, flag("--output", "Also draw the figure, into this file.")] = None,
+) -> None:
+    """When to stop and how far to step: rules fitted on train questions, tested on others."""
+    from loopscope.control.runs import control as compare_policies
+
+    choice("format", format, FORMATS)
+    found = compare_policies(
+        runs,
+        policies=policy or (),
+        heads=heads,
+        target_cost=target_cost,
+        floor=floor,
+        check_cost=check_cost,
+        outside_cost=outside_cost,
+        tier=tier,  # type: ignore[arg-type]
+        model=model,
+        tasks=tasks,
+        template=template,
+    )
+    for table in (found.table, found.scales) if format == "text" and found.scales.rows else (found.table,):
+        print(getattr(table, f"to_{format}")().rstrip("\n"))
+    if output is not None:
+        typer.echo(found.figure().save(output), err=True)

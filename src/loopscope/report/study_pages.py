@@ -109,7 +109,7 @@ def _sheet(sheet: Sheet) -> dict[str, Any]:
     return {
         "title": sheet.title,
         "said": [(sheet.columns[at].head.replace("\n", " "), sheet.lines[0][at]) for at in same],
-        "groups": list(groups([sheet.columns[at] for at in kept])),
+        "groups": [(on_screen(name), width) for name, width in groups([sheet.columns[at] for at in kept])],
         "heads": [on_screen(sheet.columns[at].head) for at in kept],
         "left": [sheet.columns[at].left for at in kept],
         "lines": [[on_screen(line[at]) for at in kept] for line in sheet.lines[:MOST_LINES]],

@@ -50,13 +50,16 @@ class Finding:
             said = f"{subject} makes {self.harmful} of {self.questions} references less likely"
         if not self.failures:
             return f"{said}; none of these updates starts in a helpful direction."
-        share = percent(self.failures / self.harmful)
-        said += f"; {share} of these updates are finite-step failures: the direction helps, the step is too long"
-        if self.predicted is None:
-            return f"{said}."
-        return (
-            f"{said}. The length that slope and curvature predict gains in {self.predicted} of these {self.failures}."
+        share, wrong = percent(self.failures / self.harmful), self.harmful - self.failures
+        said += (
+            f". {self.failures} of these updates ({share}) are finite-step failures: the direction helps, the step is"
+            " too long."
         )
+        if wrong:
+            said += f" The other {wrong} start{'s' * (wrong == 1)} in the wrong direction."
+        if self.predicted is not None:
+            said += f" A step of the length that slope and curvature predict recovers {self.predicted} of them."
+        return said
 
     def meaning(self) -> str:
         """What that means, in two sentences."""
@@ -142,9 +145,12 @@ def run_lines(run: StoredRun, bootstrap: Bootstrap | None = None) -> list[str]:
         rows = [(task, depth, n, f"{mean:+.5f}") for task, depth, n, mean in means.rows()]
         return [about, *_aligned([("task", "depth", "questions", "mean utility"), *rows])]
     updates = Records([run]).updates
-    rounded = " (BF16)" if any(each.has("bf16_quadratic_gain") for each in updates) else ""
-    heads = ("task", "update", "n", "mean gain", "harmful", "finite-step", f"recovered{rounded}")
-    return [about, *_aligned([heads, *(_cells(each, bootstrap or Bootstrap()) for each in updates)])]
+    heads = ("task", "update", "n", "mean gain", "harmful", "finite-step", "recovered")
+    lines = [about, *_aligned([heads, *(_cells(each, bootstrap or Bootstrap()) for each in updates)])]
+    if any(each.has("quadratic_gain") for each in updates):
+        rounded = ", states rounded to BF16" if any(each.has("bf16_quadratic_gain") for each in updates) else ""
+        lines.append(f"recovered: finite-step failures that gain at the predicted step length{rounded}")
+    return lines
 
 
 def _cells(updates: Updates, bootstrap: Bootstrap) -> tuple[object, ...]:

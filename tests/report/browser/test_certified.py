@@ -49,5 +49,5 @@ def test_an_outcome_that_is_certified_otherwise_is_told_apart(certified):
     run = ls.Run(certified.parent / "run")
     codes = run.certificates.with_columns(pl.col("outcome").to_physical().cast(pl.Int8))
     other = codes.with_columns(outcome=pl.when(pl.col("row") == 0).then(None).otherwise((pl.col("outcome") + 1) % 4))
-    run.__dict__["certificates"] = other
+    run.read = lambda table: other if table == "certificates" else ls.Run.read(run, table)  # type: ignore[method-assign]
     assert EvaluationSet(run, data.condition, data.updates).certified().tolist() == [[0, 2], [0, 2]]

@@ -263,6 +263,12 @@ def test_a_model_that_goes_deeper_does_not_push_the_others_out():
     assert first_shown([curve((1, 2, 4, 8), [-30.0, -7.3, -7.6, -7.5], 0.1), deep]) == 2
 
 
+def test_the_best_depth_stays_in_a_panel():
+    means = [-5.21, -1.80, -0.63, -0.07, -0.71, -1.80, -2.52, -3.50]
+    estimates = [Estimate(mean, 9, Interval(mean - 0.1, mean + 0.1)) for mean in means]
+    assert first_shown([Curve(SimpleNamespace(depths=tuple(range(1, 9))), estimates, [])]) in (None, 2, 3, 4)
+
+
 def test_the_mark_of_a_decline_lies_on_its_point(records, synthetic):
     utility = np.array([-2.0, -1.0, -1.5, -1.8]) + np.random.default_rng(1).normal(0, 0.01, (30, 4))
     task = synthetic.Task("sums", {3: synthetic.Paths.of(np.full(30, 0.5), -np.ones(30))}, utility=utility)

@@ -30,14 +30,14 @@ const unit = (name, exponent) => (exponent ? `10${raised(exponent)} ${name}` : n
 
 /** One format for all numbers of a column: the same decimals, and one power of ten, which `unit` puts into its head
  * and `whole` behind a number that stands alone.
- * The largest has three digits; numbers that are much smaller get up to two more. */
+ * The largest has three digits; where a tenth of them are much smaller there are up to two more. */
 export function columnFormat(values, { sign = true } = {}) {
   const sizes = Float64Array.from(values, Math.abs).filter((value) => value > 0 && Number.isFinite(value)).sort();
   const most = sizes.at(-1) ?? 0;
   const exponent = shared(most);
   const least = sizes[Math.floor(sizes.length / 10)] ?? most;
   const top = most > 0 ? size(most) : 0;
-  const more = most > 0 ? Math.min(2, Math.max(0, top - size(least) - 2)) : 0;
+  const more = most > 0 ? Math.min(2, Math.max(0, top - size(least) - 1)) : 0;
   const decimals = Math.max(0, 2 - (top - exponent) + more);
   const text = (value) => fixed(value, exponent, decimals, sign);
   return { text, unit: (name) => unit(name, exponent), whole: (value) => text(value) + (exponent ? `×10${raised(exponent)}` : "") };

@@ -38,6 +38,12 @@ class Curve(NamedTuple):
         """The earliest confirmed decline."""
         return next((pair for pair in self.pairs if pair.declines), None)
 
+    @property
+    def best(self) -> int:
+        """The depth with the highest mean, the smallest of equals."""
+        at = zip(self.sweep.depths, (mean.value or 0.0 for mean in self.means), strict=True)
+        return max(at, key=lambda pair: (pair[1], -pair[0]))[0]
+
     def reach(self, first: int) -> tuple[float, float]:
         """The lowest and the highest end of an interval from a depth on."""
         kept = [style.ends(mean) for mean, depth in zip(self.means, self.sweep.depths, strict=True) if depth >= first]
@@ -104,7 +110,7 @@ def depth_curves(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
 def first_shown(curves: list[Curve]) -> int | None:
     """The first depth whose range a panel shows, where the ones before it would flatten all others; None: all.
 
-    Every sweep has at least three depths from there on: a range of one model alone would push the others out.
+    Every sweep has at least three depths from there on, and its best depth and its first decline are shown.
     """
 
     def span(first: int) -> float:
@@ -112,7 +118,10 @@ def first_shown(curves: list[Curve]) -> int | None:
         return float(max(high) - min(low))
 
     depths = sorted({depth for curve in curves for depth in curve.sweep.depths})
-    last = min(max(sorted(curve.sweep.depths)[:-2], default=0) for curve in curves)
+    kept = [max(sorted(curve.sweep.depths)[:-2], default=0) for curve in curves]
+    kept += [curve.best for curve in curves]
+    kept += [curve.decline.reference for curve in curves if curve.decline is not None]
+    last = min(kept)
     return next((depth for depth in depths[1:] if depth <= last and span(depth) < SMALL * span(depths[0])), None)
 
 
@@ -154,8 +163,7 @@ def _curves(figure: Figure, panels: dict[str, list[Curve]], rows: int, columns: 
 def _curve(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
     style.band(axes, curve.sweep.depths, curve.means, look)
     at = dict(zip(curve.sweep.depths, (mean.value or 0.0 for mean in curve.means), strict=True))
-    best = max(at, key=lambda depth: (at[depth], -depth))
-    axes.plot(best, at[best], zorder=4, **RING, markeredgecolor=look["color"])
+    axes.plot(curve.best, at[curve.best], zorder=4, **RING, markeredgecolor=look["color"])
     if curve.decline is not None:
         # On the point itself: next to it, a mark belongs to no depth that can be read off.
         axes.plot(curve.decline.depth, at[curve.decline.depth], color=look["color"], zorder=5, **DECLINE)

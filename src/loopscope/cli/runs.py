@@ -1,4 +1,4 @@
-"""`loopscope verify RUN`: what was checked and what was found."""
+"""One run or two: `loopscope diff RUN_A RUN_B`, `verify RUN` and `push RUN OWNER/NAME`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,37 @@ from typing import Annotated
 
 import typer
 
-from loopscope.cli.flags import flag
-from loopscope.errors import LoopscopeError
+from loopscope.cli.flags import FORMATS, TableFormat, flag
+from loopscope.errors import LoopscopeError, choice
+
+FAILED = 1
+"""Exit code where a condition of `--fail-if` is met; 2 is for the user's mistakes."""
+
+
+def diff(
+    first: Annotated[str, typer.Argument(metavar="RUN_A", help="A run directory.", show_default=False)],
+    second: Annotated[str, typer.Argument(metavar="RUN_B", help="Another; differences are B - A.", show_default=False)],
+    tasks: Annotated[str | None, flag("--tasks", "Only these tasks, separated by commas.")] = None,
+    transitions: Annotated[str | None, flag("--transitions", "Only these updates, e.g. 4 or 3-6.")] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        flag("--fail-if", "Exit with 1 if a difference meets this, e.g. 'share > 0.02, gain.high < 0'."),
+    ] = None,
+    format: TableFormat = "text",
+) -> None:
+    """Two of your runs on the same questions: differences with intervals, and a check for CI."""
+    from loopscope.studies.run_diff import checks, parse_limits
+    from loopscope.studies.run_diff import diff as compare_runs
+
+    choice("format", format, FORMATS)
+    limits = parse_limits(fail_if or [])
+    table = compare_runs(first, second, tasks=tasks, transitions=transitions)
+    found = checks(table, limits)
+    print(getattr(table, f"to_{format}")().rstrip("\n"))
+    for text, _ in found:
+        typer.echo(f"fail-if {text}", err=True)
+    if any(met for _, met in found):
+        raise typer.Exit(FAILED)
 
 
 def verify(
@@ -32,7 +61,7 @@ def verify(
     from loopscope.measuring.arguments import task_list
     from loopscope.measuring.verify import UTILITIES, Named, measure_again, why_not_named
     from loopscope.store import StoredRun
-    from loopscope.store import verify as verify_run
+    from loopscope.store.verification import verify as verify_run
 
     named = Named(model, task_list(tasks) if tasks else (), template, tokenizer, data_dir, device)
     unnamed = why_not_named(StoredRun(run), named) if replay or bitwise else None
@@ -55,3 +84,16 @@ def verify(
     print(f"{run}: {state}; {result.units_checked}/{result.units_planned} units, {rows}; {sample}")
     if not result.ok:
         raise LoopscopeError(f"{run} does not hold what it should; {result.advice}")
+
+
+def push(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")],
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The data set; it is made if it is new.")],
+    public: Annotated[bool, flag("--public", "Anybody can see it; by default it is private.")] = False,
+) -> None:
+    """Upload a run to the Hugging Face hub, without paths and command lines; `ls.open_run("hf://…")` reads it."""
+    from loopscope.hub import push_to_hub
+    from loopscope.store import StoredRun
+
+    typer.echo(push_to_hub(StoredRun(run), repository, private=not public))
+    typer.echo(f'Next: loopscope.open_run("hf://{repository}")')
