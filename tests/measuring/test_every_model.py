@@ -25,9 +25,7 @@ def _modules() -> nn.ModuleDict:
 
 def _affine() -> Any:
     used = _modules()
-    return ls.wrap(
-        embed=used["words"], step=lambda h: h + torch.tanh(used["turn"](h)), head=ls.AffineHead(used["words"].weight)
-    )
+    return ls.wrap(embed=used["words"], step=lambda h: h + torch.tanh(used["turn"](h)), head=used["words"].weight)
 
 
 def _general() -> Any:

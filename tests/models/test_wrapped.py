@@ -131,16 +131,17 @@ def test_what_functions_ask_for() -> None:
     assert seen["dtype"] is torch.float64
 
 
-@pytest.mark.parametrize("kind", ["module", "head"])
+@pytest.mark.parametrize("kind", ["module", "head", "tensor"])
 def test_an_affine_head_needs_no_readout(kind: str) -> None:
     used = parts()
     out = used["out"]
-    head = {"module": out, "head": AffineHead(out.weight, out.bias)}[kind]
+    head = {"module": out, "head": AffineHead(out.weight, out.bias), "tensor": out.weight}[kind]
     model = wrap(embed=used["words"], step=used["turn"], head=head)
     assert model.head is not None
     assert model.head.weight_VD is out.weight
     state = model.states(IDS, [2])[2]
-    expected = state.double() @ out.weight.double().T + out.bias.double()
+    bias = 0.0 if kind == "tensor" else out.bias.double()
+    expected = state.double() @ out.weight.double().T + bias
     torch.testing.assert_close(model.readout(state, None, torch.float64, context=None), expected)  # type: ignore[arg-type]
 
 

@@ -42,7 +42,7 @@ def wrap(
     embed: Callable[..., Any],
     step: Callable[..., Any],
     readout: Callable[..., Any] | None = None,
-    head: nn.Linear | AffineHead | None = None,
+    head: nn.Linear | AffineHead | Tensor | None = None,
     trained_depth: int | None = None,
     name: str = "wrapped",
     boundary: str = LoopedModule.boundary,
@@ -81,8 +81,9 @@ def wrap(
         whole("trained_depth", trained_depth, 1, MOST_LOOPS)
     if max_positions is not None:
         whole("max_positions", max_positions, 1, MOST_LOOPS)
+    head = AffineHead(head) if isinstance(head, Tensor) else head
     if head is not None and not isinstance(head, nn.Linear | AffineHead):
-        raise LoopscopeError("wrap: head= takes an nn.Linear or loopscope.AffineHead(weight, bias)")
+        raise LoopscopeError("wrap: head= takes an nn.Linear, an AffineHead or a weight [vocabulary, width]")
     model = WrappedModel(embed, step, readout, head)
     model.name, model.boundary, model.max_positions = text("name", name), text("boundary", boundary), max_positions
     model.trained_depth, model.tokenizer = trained_depth, tokenizer  # type: ignore[assignment]
