@@ -161,7 +161,7 @@ def test_a_task_scores_its_options_as_a_run_does(spec: str, depth: int, choices:
     run = ls.measure(spec, f"lm_eval:{choices}", output=tmp_path / "run", depths=[depth], dtype="float32", device="cpu")
     for mine, stored in zip(samples, run.depths.sort("row")["option_logliks"].to_list(), strict=True):
         assert [response[0][0] for response in mine["resps"]] == pytest.approx(stored, rel=1e-5)
-    scores = ls.lm_eval_scores(run).filter(pl.col("metric") == "acc")
+    scores = ls.lm_eval_scores(run, f"lm_eval:{choices}").filter(pl.col("metric") == "acc")
     assert found["results"]["choices"]["acc,none"] == scores["value"].item()
     drawn = "question, seed 20260904" if spec == "toy-huginn" else None
     recorded = {name: found["config"][name] for name in ("depth", "mean_loops_per_token", "initial_state", "policy")}

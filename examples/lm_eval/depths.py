@@ -51,7 +51,8 @@ def main() -> None:
             output=f"{temporary}/run",
             progress="none",
         )
-        own = {(depth, metric): value for _, depth, _, metric, value in ls.lm_eval_scores(run).rows()}
+        scores = ls.lm_eval_scores(run, f"lm_eval:{given.task}")
+        own = {(depth, metric): value for _, depth, _, metric, value in scores.rows()}
         print("| loops | metric | lm-eval | loopscope |\n|---|---|---|---|")
         for depth in depths:
             for metric, value in harness(given.model, given.task, depth, given.dtype, Path(temporary)).items():

@@ -7,25 +7,29 @@ options without their question, which `acc` of a `loglikelihood` task, `exact_ma
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, setting
 from loopscope.store.manifest import TaskInfo
 from loopscope.store.run import StoredRun
 from loopscope.tasks.lm_eval_requests import PREFIX, Requests, is_lm_eval, lm_eval_name
+from loopscope.tasks.load import is_task_file
 from loopscope.tasks.selection import Selection
 
 _UNKNOWN = {"solution": {"acc"}, "options": {"exact_match", "acc_mutual_info"}}
 """Metrics that need what a run does not hold, by the kind of task."""
 
 
-def lm_eval_scores(run: StoredRun) -> pl.DataFrame:
+def lm_eval_scores(run: StoredRun, tasks: str | Sequence[str] = ()) -> pl.DataFrame:
     """Each metric of each `lm_eval:` task of a run, at each stored depth.
+
+    Args:
+        run: the run.
+        tasks: its tasks in YAML files, `lm_eval:FILE`, which are followed only where they are named.
 
     Returns:
         A frame with the columns `task`, `depth`, `filter`, `metric`, `value`.
@@ -33,23 +37,15 @@ def lm_eval_scores(run: StoredRun) -> pl.DataFrame:
     Raises:
         LoopscopeError: the run has no such task, or its data is not there any more.
     """
-    specs = _specs(run)
-    tasks = [task for task in run.manifest.tasks if is_lm_eval(task.name)]
-    if not tasks:
+    named = {lm_eval_name(spec): spec for spec in ([tasks] if isinstance(tasks, str) else tasks)}
+    measured = [task for task in run.manifest.tasks if is_lm_eval(task.name)]
+    if not measured:
         raise LoopscopeError(f"{run.path} has no task of lm-evaluation-harness: measure one, e.g. {PREFIX}arc_easy")
-    found = [row for task in tasks for row in _scores(run, task, specs.get(task.name, task.name))]
+    for task in measured:
+        if task.name not in named and is_task_file(task.name):
+            raise LoopscopeError(f"{task.name} is a file, which is followed only where you name it: {setting('tasks')}")
+    found = [row for task in measured for row in _scores(run, task, named.get(task.name, task.name))]
     return pl.DataFrame(found, schema=["task", "depth", "filter", "metric", "value"], orient="row")
-
-
-def _specs(run: StoredRun) -> dict[str, str]:
-    """By a task's name what names it, a path as the run's own call meant it."""
-    found = {}
-    for event in run.events:
-        for spec in event.get("tasks", ()) if event.get("event") == "call" else ():
-            if isinstance(spec, str) and is_lm_eval(spec):
-                path = Path(event.get("folder", "")) / spec.removeprefix(PREFIX)
-                found[lm_eval_name(spec)] = f"{PREFIX}{path}" if path.is_file() else spec
-    return found
 
 
 def _scores(run: StoredRun, info: TaskInfo, spec: str) -> Iterator[tuple[str, int, str, str, float]]:

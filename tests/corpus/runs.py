@@ -32,8 +32,8 @@ def read_everything(path: Path) -> Any:
 
 def sealed(path: Path) -> Path:
     """A run whose records name its manifest and its shards as they are now."""
-    from loopscope.store.hashing import sha256_bytes
-    from loopscope.store.records import UnitRecord
+    from loopscope.store.files import sha256_bytes
+    from loopscope.store.run import UnitRecord
 
     manifest = sha256_bytes((path / MANIFEST).read_bytes())
     for file in sorted((path / "units").glob("*.json")):

@@ -18,7 +18,7 @@ from loopscope.cli.flags import ConfigFlag, with_flags
 from loopscope.cli.measure import settings_flags
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.config import WHAT, MeasureConfig, declare, refuse_other_settings
-from loopscope.store.atomic import RunLock
+from loopscope.store.files import RunLock
 
 
 def signature_gaps(model: type[MeasureConfig]) -> set[str]:

@@ -19,7 +19,7 @@ from loopscope.api import measure_with
 from loopscope.cli.runs import verify
 from loopscope.measuring.verify import Named, measure_again
 from loopscope.models import load_tokenizer
-from loopscope.store import verify as verified
+from loopscope.store.verification import verify as verified
 
 ROWS = [
     {"prompt": "Problem: 2 plus 2.\nSolution:\n", "solution": "It is 4."},

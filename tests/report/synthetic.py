@@ -14,18 +14,11 @@ from typing import Any
 import numpy as np
 
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify, predicted_scale
-from loopscope.store import (
-    BatchInfo,
-    Dtypes,
-    Manifest,
-    ModelInfo,
-    StoredRun,
-    TaskInfo,
-    WorkUnit,
-    ids_sha256,
-    open_or_create,
-)
+from loopscope.store import Manifest, StoredRun, TaskInfo
+from loopscope.store.files import ids_sha256
+from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo, WorkUnit
 from loopscope.store.run import write_vocabulary
+from loopscope.store.writer import open_or_create
 
 SCALES = np.array(GRID)
 NODES = np.linspace(0.0, 1.0, PATH_NODES)
@@ -171,7 +164,6 @@ def manifest_of(made: Made) -> Manifest:
         batch=BatchInfo(policy="paper", size=2),
         unit_size=made.unit_size,
         settings={"trace": True, "lens": made.lens} if made.lens else {},
-        command_line=("loopscope", "measure", "--model", "some/looped-model"),
     )
 
 

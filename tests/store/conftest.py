@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from loopscope.store import Manifest, StoredRun, WorkUnit, open_or_create
+from loopscope.store import Manifest, StoredRun
+from loopscope.store.manifest import WorkUnit
+from loopscope.store.writer import open_or_create
 
 HERE = Path(__file__).parent
 

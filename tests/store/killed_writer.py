@@ -35,7 +35,7 @@ class Countdown:
 def main(path: str, fatal: int) -> None:
     import synthetic
 
-    from loopscope.store import open_or_create
+    from loopscope.store.writer import open_or_create
 
     countdown = Countdown(fatal)
     for name in OPERATIONS:

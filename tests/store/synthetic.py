@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify
-from loopscope.store import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo, WorkUnit, ids_sha256
+from loopscope.store import Manifest, TaskInfo
+from loopscope.store.files import ids_sha256
+from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo, WorkUnit
 
 
 def digest(text: str) -> str:
@@ -63,7 +65,6 @@ def make_manifest(**changes: Any) -> Manifest:
         "batch": BatchInfo(policy="paper", size=2),
         "unit_size": 3,
         "settings": {"length_policy": "refuse"},
-        "command_line": ("loopscope", "measure", "--model", "some/looped-model", "--output", "runs/first"),
     }
     return Manifest(**{**fields, **changes})
 

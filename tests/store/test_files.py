@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.store import Manifest, StoredRun, WorkUnit, open_or_create
-from loopscope.store.atomic import RunLock, write_atomically
+from loopscope.store import Manifest, StoredRun
+from loopscope.store.files import RunLock, write_atomically
+from loopscope.store.manifest import WorkUnit
+from loopscope.store.writer import open_or_create
 
 Contents = Callable[[Path], dict[str, bytes]]
 Make = Callable[..., Manifest]
@@ -216,7 +218,7 @@ def test_a_partial_file_that_is_a_link_does_not_lead_outside(
 HOLD = """
 import sys, time
 from pathlib import Path
-from loopscope.store.atomic import RunLock
+from loopscope.store.files import RunLock
 lock = RunLock(Path(sys.argv[1]))
 lock.acquire()
 print("held", flush=True)

@@ -12,8 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from loopscope.errors import LoopscopeError
-from loopscope.store import BatchInfo, Manifest, StoredRun, open_or_create
-from loopscope.store.manifest import DEEPEST, MOST_UNITS, decode_manifest
+from loopscope.store import Manifest, StoredRun
+from loopscope.store.manifest import DEEPEST, MOST_UNITS, BatchInfo, decode_manifest
+from loopscope.store.writer import open_or_create
 
 Contents = Callable[[Path], dict[str, bytes]]
 Make = Callable[..., Manifest]
@@ -147,27 +148,12 @@ def test_every_difference_is_refused_and_named(
 ) -> None:
     for change, expected in changes(make_manifest(), task_info):
         with pytest.raises(LoopscopeError) as caught:
-            open_or_create(copy, make_manifest(**change, command_line=("loopscope", "measure", "--model", "other")))
+            open_or_create(copy, make_manifest(**change))
         message = str(caught.value)
         assert expected in message
         assert message.endswith("): choose another output=")
         assert "\n" not in message
     assert contents(copy) == contents(undisturbed)
-
-
-def test_an_older_run_that_names_a_seed_nobody_draws_from_goes_on(copy: Path, make_manifest: Make) -> None:
-    with open_or_create(copy, make_manifest(seeds={})) as writer:
-        assert writer.status == "finished"
-
-
-def test_another_command_line_with_the_same_settings_continues(
-    copy: Path, undisturbed: Path, make_manifest: Make, contents: Contents
-) -> None:
-    with open_or_create(copy, make_manifest(command_line=("loopscope", "measure", "--progress", "none"))) as writer:
-        assert writer.status == "finished"
-        assert writer.manifest.command_line == ()
-    assert contents(copy) == contents(undisturbed)
-    assert StoredRun(copy).events[-1]["command_line"] == ["loopscope", "measure", "--progress", "none"]
 
 
 def test_a_folder_with_other_files_is_refused_untouched(tmp_path: Path, make_manifest: Make) -> None:

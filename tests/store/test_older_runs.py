@@ -21,7 +21,8 @@ import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
 from loopscope.stats import Bootstrap
-from loopscope.store import TABLES, Column, StoredRun, Table, schema, verify
+from loopscope.store import StoredRun, schema, verify
+from loopscope.store.schema import TABLES, Column, Table
 from loopscope.studies import TABLES as STUDIES
 
 duckdb = pytest.importorskip("duckdb")
@@ -39,7 +40,7 @@ def old(tmp_path: Path) -> Path:
 def grown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The schema of a later version: two more columns and one more table."""
     version = schema.SCHEMA_VERSION + 1
-    for module in ("schema", "manifest", "records", "shards"):
+    for module in ("schema", "manifest", "shards"):
         monkeypatch.setattr(f"loopscope.store.{module}.SCHEMA_VERSION", version)
     added = (
         Column("novelty", "float64", "nats", "a number", since=version),

@@ -15,9 +15,11 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.tokenizer import load_tokenizer
 from loopscope.path import CURVATURE_SCALES, GRID
 from loopscope.path.grids import DIFFERENCE_SPACINGS, PATH_NODES
-from loopscope.store import TABLES, Column, Level, Manifest, StoredRun, WorkUnit, open_or_create, verify
+from loopscope.store import Level, Manifest, StoredRun, verify
+from loopscope.store.manifest import WorkUnit
 from loopscope.store.run import write_vocabulary
-from loopscope.store.schema import GAIN_SCALES, MIN_P
+from loopscope.store.schema import GAIN_SCALES, MIN_P, TABLES, Column
+from loopscope.store.writer import open_or_create
 
 Make = Callable[..., Manifest]
 Tables = Callable[[Manifest, WorkUnit], dict[str, Any]]
@@ -26,7 +28,7 @@ Measure = Callable[..., StoredRun]
 
 def test_the_tables_hold_what_was_committed(undisturbed: Path, make_manifest: Make, make_tables: Tables) -> None:
     run = StoredRun(undisturbed)
-    assert run.manifest == make_manifest(command_line=())
+    assert run.manifest == make_manifest()
     assert run.records is run.records
     unit = run.units[3]
     expected = make_tables(run.manifest, unit)

@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopscope.store import SCHEMA_VERSION, TABLES, Column, Manifest, Table, WorkUnit
+from loopscope.store import Manifest
+from loopscope.store.manifest import WorkUnit
+from loopscope.store.schema import SCHEMA_VERSION, TABLES, Column, Table
 from loopscope.store.shards import (
     Problem,
     arrow_schema,
@@ -103,15 +105,13 @@ def test_masked_arrays_and_matrices_are_taken() -> None:
     ("columns", "expected"),
     [
         ({"row": [0], "colour": ["red"]}, "table examples has no column colour"),
-        ({"row": [0, 1], "prompt": ["a"]}, "differ in length"),
+        ({"row": [0, 1], "prompt": ["a"]}, "expected length 2 but got length 1"),
         ({"row": [0, None]}, "holds a null"),
-        ({"row": [0], "source_row": ["first"]}, "in column source_row of table examples"),
     ],
 )
 def test_columns_that_are_not_of_the_table_are_refused(columns: dict[str, Any], expected: str) -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
+    with pytest.raises(ValueError, match=expected):
         to_arrow(TABLES["examples"], columns, {})
-    assert expected in "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
 
 
 def test_a_shard_says_what_it_is(undisturbed: Path) -> None:

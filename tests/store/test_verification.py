@@ -6,10 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.store import TABLES, Finding, Manifest, StoredRun, sha256_bytes, verify
-from loopscope.store.records import Shard
+from loopscope.store import Manifest, StoredRun, sha256_bytes, verify
+from loopscope.store.run import Shard
+from loopscope.store.schema import TABLES
 from loopscope.store.shards import encode
-from loopscope.store.verification import Replayed, stored_verification
+from loopscope.store.verification import Finding, Replayed, stored_verification
 
 Make = Callable[..., Manifest]
 Measure = Callable[..., StoredRun]

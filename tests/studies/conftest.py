@@ -52,7 +52,8 @@ def quick():
 @pytest.fixture
 def unfinished_run(tmp_path, synthetic):
     """Two of four questions, at level grid."""
-    from loopscope.store import StoredRun, open_or_create
+    from loopscope.store import StoredRun
+    from loopscope.store.writer import open_or_create
 
     task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.4, 0.3, 0.2], [-1.0] * 4)})
     described = synthetic.manifest([task], unit_size=2, level="grid")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap, Estimate, Interval
-from loopscope.store import BatchInfo
+from loopscope.store.manifest import BatchInfo
 from loopscope.studies.comparison import compare
 from loopscope.studies.conditions import Weights, place_of
 from loopscope.studies.declare import TABLES, Table

@@ -168,7 +168,7 @@ def test_log_likelihoods_are_those_of_lm_eval(
     run, found = ours(checkpoint, tasks / f"{name}.yaml", tmp_path / "run", **options)
     for mine, other in zip(found, expected["logliks"], strict=True):
         assert mine == pytest.approx(other, rel=0, abs=5e-5)
-    scores = ls.lm_eval_scores(run).filter(pl.col("depth") == 1)
+    scores = ls.lm_eval_scores(run, f"lm_eval:{tasks}/{name}.yaml").filter(pl.col("depth") == 1)
     by_metric = dict(scores.select("metric", "value").iter_rows())
     for metric, value in by_metric.items():
         assert value == pytest.approx(expected["scores"][metric], rel=1e-4), metric
@@ -197,6 +197,8 @@ def test_a_run_resumes_is_verified_and_shown(checkpoints: dict[bool, Path], task
     assert measure_with(model, spec, output=tmp_path / "run", **given).manifest == run.manifest
     assert "comes from a file, which is followed only where you name it" in measure_again(run).findings[0].message
     assert measure_again(run, Named(tasks=(spec,))).findings == ()
+    with pytest.raises(ls.LoopscopeError, match="lm-evaluation-harness has no task 'inputs'"):
+        ls.lm_eval_scores(run)  # the file that the log names is not read
     with pytest.raises(ls.LoopscopeError, match=r"num_fewshot was 1, is 2"):
         measure_with(model, spec, output=tmp_path / "run", **given | {"num_fewshot": 2})
     places = run.tokens.collect().filter(pl.col("row") == 0, pl.col("option") == 1).sort("token")

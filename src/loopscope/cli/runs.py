@@ -61,7 +61,7 @@ def verify(
     from loopscope.measuring.arguments import task_list
     from loopscope.measuring.verify import UTILITIES, Named, measure_again, why_not_named
     from loopscope.store import StoredRun
-    from loopscope.store import verify as verify_run
+    from loopscope.store.verification import verify as verify_run
 
     named = Named(model, task_list(tasks) if tasks else (), template, tokenizer, data_dir, device)
     unnamed = why_not_named(StoredRun(run), named) if replay or bitwise else None

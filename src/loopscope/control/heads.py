@@ -52,7 +52,7 @@ from loopscope.limits import check_regular
 from loopscope.models.checkpoint import MOST_LOOPS
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
-from loopscope.store.atomic import clear_write_errors, write_atomically
+from loopscope.store.files import clear_write_errors, write_atomically
 
 _TINY = 1e-12
 CLIP = 2.0

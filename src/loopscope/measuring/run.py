@@ -34,11 +34,9 @@ from loopscope.measuring.progress import Progress, Style
 from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch
 from loopscope.models.chat_template import ChatTemplate
 from loopscope.models.tokenizer import Tokenizer
-from loopscope.store.atomic import RunLock
-from loopscope.store.hashing import code_sha256, ids_sha256
+from loopscope.store.files import RunLock, code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo, WorkUnit
-from loopscope.store.records import RunLayout
-from loopscope.store.run import StoredRun, is_run, write_vocabulary
+from loopscope.store.run import RunLayout, StoredRun, is_run, write_vocabulary
 from loopscope.store.schema import Level
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.encoding import LoadedTask
@@ -106,7 +104,7 @@ def run_config(
     config, loaded = tasks_first(config)
     engine = _engine(config)
     try:
-        prepared = prepare(config, loaded, engine.facts, engine.tokenizer, command_line)
+        prepared = prepare(config, loaded, engine.facts, engine.tokenizer)
         manifest, directory = prepared.manifest, Path(output)
         if config.share_context and not any(task.kind == "options" for task in manifest.tasks):
             notify(f"{setting('share_context', True)} changes nothing here: no task has options")
@@ -121,7 +119,8 @@ def run_config(
             refuse_other_settings(StoredRun(directory).manifest, manifest)
         with open_or_create(output, manifest, launch.rank, launch.ranks) as writer:
             if launch.rank == 0:
-                writer.log("call", **call_event(config))
+                # The typed command may hold paths and tokens: no page has it from the log unless it is asked to.
+                writer.log("call", **call_event(config), command_line=list(command_line))
                 if config.lens and engine.tokenizer is not None:
                     write_vocabulary(writer.path, manifest, engine.tokenizer.texts())
                 launch.wait()
@@ -180,7 +179,6 @@ def prepare(
     loaded: Sequence[LoadedTask] | None,
     facts: ModelFacts,
     tokenizer: Tokenizer | None,
-    command_line: Sequence[str] = (),
 ) -> Prepared:
     """Choose and encode the rows that fit, and say what identifies the run; tasks that wait for a chat template too."""
     settings, name = facts.settled(config), facts.info.name
@@ -216,7 +214,7 @@ def prepare(
         )
         for task in loaded
     )  # fmt: skip
-    manifest = build_manifest(facts, None if tokenizer is None else tokenizer.sha256, tasks, settings, command_line)
+    manifest = build_manifest(facts, None if tokenizer is None else tokenizer.sha256, tasks, settings)
     return Prepared(settings, manifest, tasks)
 
 
@@ -243,7 +241,6 @@ def build_manifest(
     tokenizer_sha256: str | None,
     encoded: Sequence[EncodedTask],
     settings: MeasureConfig,
-    command_line: Sequence[str],
 ) -> Manifest:
     """What identifies the run: everything that decides a number, with the hashes of what was read."""
     batch, chosen = settings.batch, settings.for_manifest()
@@ -268,7 +265,6 @@ def build_manifest(
         ),
         unit_size=settings.unit_size,
         settings={name: value for name, value in chosen.items() if not needless.get(name)},
-        command_line=tuple(command_line),
     )
 
 

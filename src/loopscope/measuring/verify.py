@@ -295,7 +295,7 @@ def _sample(run: StoredRun, named: Named, scratch: str) -> Replayed:
                 findings.append(Finding("replay", f"{table.name}.{name}", problem))
         if table.name == "depths":
             utilities.cells(stored["utility"], measured["utility"], "depths.utility")
-    return Replayed(tuple(findings), (utilities.comparison,), again.manifest.device)
+    return Replayed(tuple(findings), (utilities.comparison,))
 
 
 def _difference(old: pl.Series, new: pl.Series, tolerance: float | None) -> str | None:
@@ -345,7 +345,7 @@ def _everything(run: StoredRun, named: Named, scratch: str) -> Replayed:
     other = "; ".join(map(str, sources.differences[:3]))
     why = f"; not as it was: {other}" if other else ""
     findings = tuple(Finding("replay", each.first or "", f"{each}{why}") for each in comparisons if each.differing)
-    return Replayed(findings, comparisons, again.manifest.device, whole=True)
+    return Replayed(findings, comparisons, whole=True)
 
 
 class Tally:

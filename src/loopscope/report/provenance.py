@@ -54,7 +54,7 @@ def provenance(run: StoredRun, with_command: bool = False) -> list[dict[str, Any
     entries = [*_entries(run.manifest if with_command else public_manifest(run.manifest))]
     if with_command:
         typed = (event["command_line"] for event in run.events if event.get("command_line"))
-        entries.append(("Command", shlex.join(map(str, next(typed, run.manifest.command_line)))))
+        entries.append(("Command", shlex.join(map(str, next(typed, ())))))
     entries.append(("Manifest", f"SHA-256 {run.manifest.digest}"))
     return [{"term": term, "text": text} for term, text in entries if text]
 

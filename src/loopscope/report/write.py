@@ -18,7 +18,7 @@ from loopscope.report.pack import pack
 from loopscope.report.provenance import provenance, warnings_of
 from loopscope.report.study_pages import compute_tables, study_pages
 from loopscope.stats import Bootstrap
-from loopscope.store.atomic import clear_write_errors, require_plain, write_atomically
+from loopscope.store.files import clear_write_errors, require_plain, write_atomically
 from loopscope.studies.conditions import run_labels
 from loopscope.studies.records import Records
 from loopscope.studies.registry import open_records

@@ -1,8 +1,8 @@
 """`manifest.json`: what was measured, with what, and how: the identity of a run, from which its work units follow.
 
-Nothing here changes between an undisturbed run and one that was killed and resumed: times and the like go to
-`events.jsonl`. Every field but the typed command must be equal for a later command to continue the run. Types and
-ranges are declared here once; a manifest that does not keep to them is refused in one line.
+Nothing here changes between an undisturbed run and one that was killed and resumed: times and the typed command go to
+`events.jsonl`. Every field must be equal for a later command to continue the run. Types and ranges are declared here
+once; a manifest that does not keep to them is refused in one line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pydantic import (
 from typing_extensions import TypedDict  # pydantic takes that of `typing` from Python 3.12 on
 
 from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.store.hashing import Sha256, Stored, json_bytes, sha256_bytes
+from loopscope.store.files import Sha256, Stored, sha256_bytes
 from loopscope.store.schema import SCHEMA_VERSION, TABLES, Level, Table, ends_of
 
 DEEPEST = 65_536
@@ -177,7 +177,6 @@ class Manifest(Stored):
         seeds: Of what is drawn at random: `initial_state` where the model draws one, `random_weights`.
         unit_size: Examples in a work unit.
         settings: Any further setting that decides a number: length policy, gate threshold, implementation.
-        command_line: The command, as typed; the log has it, and the file only in runs of schema version 1.
     """
 
     schema_version: PositiveInt = SCHEMA_VERSION
@@ -198,7 +197,6 @@ class Manifest(Stored):
     batch: BatchInfo
     unit_size: Rows
     settings: Annotated[dict[str, JsonValue], AfterValidator(_SETTINGS.validate_python)] = Field({})
-    command_line: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -233,9 +231,7 @@ class Manifest(Stored):
         """The rule by which H_0 was drawn, `question` unless the run says otherwise; None where no seed is named."""
         if "initial_state" not in self.seeds:
             return None
-        # Older runs spell it in the model's name.
-        spelled = self.model.spec.rpartition("initial_state=")[2].partition(",")[0]
-        return str(self.settings.get("initial_state", spelled if "initial_state=" in self.model.spec else "question"))
+        return str(self.settings.get("initial_state", "question"))
 
     @property
     def lens(self) -> int:
@@ -259,10 +255,6 @@ class Manifest(Stored):
     def task(self, name: str, split: str) -> TaskInfo:
         """The task of that name and split."""
         return next(task for task in self.tasks if (task.name, task.split) == (name, split))
-
-    def encode(self) -> bytes:
-        """The bytes of the file of a new run."""
-        return json_bytes(self.model_dump(mode="json"))
 
     @cached_property
     def digest(self) -> str:
@@ -314,17 +306,13 @@ _ABSENT = "absent"
 def differences(old: Manifest, new: Manifest) -> list[Difference]:
     """Every field that forbids `new` to continue the run of `old`, the protocol first, then in the manifest's order."""
     one, other = (dict(_flat("", _compared(manifest))) for manifest in (old, new))
-    # Older manifests name this seed for every model. Whether a model draws a state follows from the model.
-    if not ("seeds.initial_state" in one and "seeds.initial_state" in other):
-        for flat in (one, other):
-            flat.pop("seeds.initial_state", None)
     found = (Difference(name, one.get(name, _ABSENT), other.get(name, _ABSENT)) for name in {**one, **other})
     # Other differences may follow from that of the protocols.
     return sorted((each for each in found if each.old != each.new), key=lambda each: each.field != "settings.protocol")
 
 
 def _compared(manifest: Manifest) -> dict[str, Any]:
-    payload = manifest.model_dump(mode="json", exclude={"command_line"})
+    payload = manifest.model_dump(mode="json")
     # By name rather than by place: a task that was added is then named as such.
     payload["task"] = {f"{task['name']}/{task['split']}": task for task in payload["tasks"]}
     payload["tasks"] = [*payload["task"]]

@@ -13,10 +13,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from loopscope.errors import LoopscopeError
-from loopscope.store.atomic import clear_write_errors
+from loopscope.store.files import clear_write_errors
 from loopscope.store.manifest import Manifest
-from loopscope.store.records import RunLayout, event_line
-from loopscope.store.run import StoredRun
+from loopscope.store.run import RunLayout, StoredRun, event_line
 from loopscope.store.verification import records_sha256, stored_verification, verify
 from loopscope.training_steps import training_step
 
@@ -27,7 +26,7 @@ _FOLDERS = re.compile(r"(?<![\w.])(~\w*|\.\.?)?/([^\s\"',:=/]+/)+")
 
 def public_manifest(manifest: Manifest) -> Manifest:
     """The manifest without the command line, arguments of the model, and folders: of a path its last name stays."""
-    payload = _without_folders(manifest.model_dump(mode="json", exclude={"tasks", "command_line"}))
+    payload = _without_folders(manifest.model_dump(mode="json", exclude={"tasks"}))
     payload["tasks"] = manifest.model_dump(mode="json")["tasks"]  # names that the shards hold, too
     model, settings = payload["model"], payload["settings"]
     for name, value in (("initial_state", manifest.initial_state), ("training_step", training_step(manifest))):
@@ -62,9 +61,8 @@ def write_public_copy(run: StoredRun, folder: Path) -> StoredRun:
     """
     found = verify(run)
     if not found.ok:
-        first, *more = found.findings
-        others = f" (and {len(more)} more findings)" if more else ""
-        raise LoopscopeError(f"{run.path} is not whole: {first.where}: {first.message}{others}; {found.advice}")
+        first = found.findings[0]
+        raise LoopscopeError(f"{run.path} is not whole: {first.where}: {first.message}; {found.advice}")
     run, manifest, layout = StoredRun(run.path), public_manifest(run.manifest), RunLayout(folder)
     with clear_write_errors(folder):
         for name in ("units", *(table.name for table in manifest.tables())):
@@ -77,22 +75,15 @@ def write_public_copy(run: StoredRun, folder: Path) -> StoredRun:
             layout.record(unit).write_bytes(sealed.encode())
         if run.vocabulary is not None:
             shutil.copyfile(run.layout.vocabulary, layout.vocabulary)
-        logged = [event for event in run.events if event.get("event") == "ways"]
-        kept: list[dict[str, Any]] = [
-            {name: event[name] for name in ("event", "unit", "names") if name in event} for event in logged
-        ]
-        layout.events.write_bytes(b"".join(event_line(event) for event in kept))
+        logged = (event for event in run.events if event["event"] == "ways")
+        kept = ({name: event[name] for name in ("event", "unit", "names")} for event in logged)
+        layout.events.write_bytes(b"".join(map(event_line, kept)))
         copy, compared = StoredRun(folder), stored_verification(run)
         if compared is not None:
             sealed_again = compared.model_copy(update={"records_sha256": records_sha256(copy)})
             layout.verification.write_bytes(sealed_again.encode())
-    _require_no_place(run, layout)
-    return copy
-
-
-def _require_no_place(run: StoredRun, layout: RunLayout) -> None:
     places = {str(place) for place in (Path.home(), Path.home().resolve(), Path.cwd(), run.path.resolve().parent)}
-    text = layout.manifest.read_text(encoding="utf-8")
-    for place in places - {"/"}:
-        if place in text:
-            raise LoopscopeError(f"the manifest of {run.path} names {place}: measure its tasks again under other names")
+    named = [place for place in places - {"/"} if place in layout.manifest.read_text(encoding="utf-8")]
+    if named:
+        raise LoopscopeError(f"the manifest of {run.path} names {named[0]}: measure its tasks again under other names")
+    return copy

@@ -23,18 +23,17 @@ LARGEST = 1e100
 
 TableData: TypeAlias = Mapping[str, Any] | Any
 """What a caller hands over: columns by name (lists, NumPy arrays; masked or None = null; a matrix for a list column of
-fixed length), a polars frame or an Arrow table."""
-
-
-def arrow_type(column: Column) -> pa.DataType:
-    """The Arrow type of a column."""
-    element = pa.type_for_alias(column.element)
-    return pa.list_(pa.field("element", element)) if column.is_list else element
+fixed length), or an Arrow table."""
 
 
 def arrow_schema(table: Table) -> pa.Schema:
     """The Arrow schema of a table, which is also what its shards say when they are opened."""
-    return pa.schema([pa.field(column.name, arrow_type(column), nullable=column.optional) for column in table.columns])
+    fields = []
+    for column in table.columns:
+        element = pa.type_for_alias(column.element)
+        kind = pa.list_(pa.field("element", element)) if column.is_list else element
+        fields.append(pa.field(column.name, kind, nullable=column.optional))
+    return pa.schema(fields)
 
 
 def to_arrow(table: Table, data: TableData, fixed: Mapping[str, Any]) -> pa.Table:
@@ -48,22 +47,15 @@ def to_arrow(table: Table, data: TableData, fixed: Mapping[str, Any]) -> pa.Tabl
     Raises:
         ValueError: a column is not declared, or columns differ in length.
     """
-    data = data.to_arrow() if hasattr(data, "to_arrow") else data
     given = dict(zip(data.column_names, data.columns, strict=True)) if isinstance(data, pa.Table) else dict(data)
     unknown = sorted(set(given) - set(table.names))
     if unknown:
         raise ValueError(f"table {table.name} has no column {', '.join(unknown)}")
-    lengths = {name: len(values) for name, values in given.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"table {table.name}: columns differ in length: {lengths}")
-    rows = next(iter(lengths.values()), 0)
-    arrays = []
-    for column in table.columns:
-        if column.name in given:
-            arrays.append(_to_array(table, column, given[column.name]))
-        else:
-            arrays.append(pa.repeat(pa.scalar(fixed.get(column.name), arrow_type(column)), rows))
-    whole = pa.Table.from_arrays(arrays, schema=arrow_schema(table))
+    schema, rows, arrays = arrow_schema(table), len(next(iter(given.values()), ())), []
+    for field in schema:
+        constant = pa.scalar(fixed.get(field.name), field.type)
+        arrays.append(_to_array(field.type, given[field.name]) if field.name in given else pa.repeat(constant, rows))
+    whole = pa.Table.from_arrays(arrays, schema=schema)
     if any(whole.column(name).null_count for name in table.key):
         raise ValueError(f"table {table.name}: the key {table.key} holds a null")
     return whole.take(pa.array(np.lexsort(_keys(table, whole).T[::-1]))).combine_chunks()
@@ -73,19 +65,13 @@ def _keys(table: Table, data: pa.Table) -> np.ndarray[Any, Any]:
     return np.stack([data.column(name).to_numpy() for name in table.key], axis=1)
 
 
-def _to_array(table: Table, column: Column, values: Any) -> pa.Array:
-    kind = arrow_type(column)
-    try:
-        if isinstance(values, pa.ChunkedArray):
-            return values.cast(kind).combine_chunks()
-        if isinstance(values, np.ndarray) and values.ndim == 2:
-            offsets = pa.array(np.arange(len(values) + 1) * values.shape[1], pa.int32())
-            flat = pa.array(np.ascontiguousarray(values).reshape(-1), kind.value_type)
-            return pa.ListArray.from_arrays(offsets, flat, type=kind)
-        return pa.array(values, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        error.add_note(f"in column {column.name} of table {table.name}, declared {column.type}")
-        raise
+def _to_array(kind: pa.DataType, values: Any) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        return values.cast(kind).combine_chunks()
+    if isinstance(values, np.ndarray) and values.ndim == 2:
+        offsets = pa.array(np.arange(len(values) + 1) * values.shape[1], pa.int32())
+        return pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1), kind.value_type), type=kind)
+    return pa.array(values, kind)
 
 
 def encode(table: Table, data: pa.Table) -> bytes:

@@ -4,21 +4,29 @@ Here: hashes, schema, counts, identifiers. What measures some rows or everything
 it compared is kept in `verification.json`, for studies to read.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from loopscope.errors import LoopscopeError
 from loopscope.limits import read_regular
-from loopscope.store.atomic import PARTIAL, write_atomically
-from loopscope.store.hashing import SealedJson, Sha256, Stored, code_sha256, ids_sha256, sha256_bytes
+from loopscope.store.files import (
+    PARTIAL,
+    SealedJson,
+    Sha256,
+    Stored,
+    ids_sha256,
+    sha256_bytes,
+    write_atomically,
+)
 from loopscope.store.manifest import WorkUnit
-from loopscope.store.records import REPAIR, Count, DamageError, read_shard_bytes
-from loopscope.store.run import StoredRun
+from loopscope.store.run import REPAIR, Count, DamageError, StoredRun, read_shard_bytes
 from loopscope.store.shards import decode, table_problems
 
 
@@ -55,15 +63,14 @@ class Comparison(Stored):
 
 
 class StoredVerification(SealedJson):
-    """`verification.json`: how everything, measured again, differs from these records, and by which code.
+    """`verification.json`: how everything, measured again, differs from these records.
 
     Attributes:
         records_sha256: Digest of the commit records in unit order: the result is about these rows alone.
     """
 
-    loopscope_version: str
-    code_sha256: Sha256
-    device: str
+    model_config = ConfigDict(extra="ignore")  # older ones name the version and the device
+
     records_sha256: Sha256
     comparisons: tuple[Comparison, ...]
 
@@ -78,7 +85,6 @@ class Replayed:
 
     findings: tuple[Finding, ...]
     comparisons: tuple[Comparison, ...] = ()
-    device: str = ""
     whole: bool = False
 
 
@@ -118,15 +124,6 @@ class Verification:
         result = "nothing wrong" if self.ok else f"{len(self.findings)} findings; {self.advice}"
         return f"<Verification: {self.units_checked} of {self.units_planned} units checked, {result}>"
 
-    def _repr_html_(self) -> str:
-        from loopscope.display import element, html_table
-
-        compared = map(str, self.replayed.comparisons) if self.replayed else ()
-        parts = [element("p", line) for line in (repr(self).strip("<>"), *compared)]
-        if self.findings:
-            parts.append(html_table(["Finding", "Where", "What"], [tuple(finding) for finding in self.findings]))
-        return element("div", *parts)
-
 
 def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None) -> Verification:
     """Check hashes, schema, counts, missing and non-finite cells and identifiers again.
@@ -159,7 +156,8 @@ def verify(run: StoredRun | str | os.PathLike[str], replay: Replay | None = None
     if replayed is not None:
         findings += replayed.findings
         if replayed.whole:
-            _store(run, replayed)
+            stored = StoredVerification(records_sha256=records_sha256(run), comparisons=replayed.comparisons)
+            write_atomically(run.layout.verification, stored.encode())
     return Verification(tuple(findings), len(run.unit_records), len(run.units), rows, replayed)
 
 
@@ -203,19 +201,6 @@ def _other_files(run: StoredRun) -> Iterator[Finding]:
 def records_sha256(run: StoredRun) -> str:
     """The digest of the commit records of the units that count, in their order."""
     return sha256_bytes(b"".join(run.unit_records[unit.index].encode() for unit in run.present_units))
-
-
-def _store(run: StoredRun, replayed: Replayed) -> None:
-    from loopscope import __version__
-
-    stored = StoredVerification(
-        loopscope_version=__version__,
-        code_sha256=code_sha256(),
-        device=replayed.device,
-        records_sha256=records_sha256(run),
-        comparisons=replayed.comparisons,
-    )
-    write_atomically(run.layout.verification, stored.encode())
 
 
 def stored_verification(run: StoredRun) -> StoredVerification | None:

@@ -23,19 +23,26 @@ from typing import Any, Literal
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.store.atomic import PARTIAL, RunLock, clear_write_errors, require_plain, sync_folder, write_atomically
-from loopscope.store.hashing import sha256_bytes
+from loopscope.store.files import (
+    PARTIAL,
+    RunLock,
+    clear_write_errors,
+    require_plain,
+    sha256_bytes,
+    sync_folder,
+    write_atomically,
+)
 from loopscope.store.manifest import Manifest, WorkUnit, differences
-from loopscope.store.records import (
+from loopscope.store.run import (
     NoRunError,
     RunLayout,
     Shard,
+    StoredRun,
     UnitRecord,
     event_line,
     read_manifest,
     read_records,
 )
-from loopscope.store.run import StoredRun
 from loopscope.store.shards import TableData, decode, encode, table_problems, to_arrow
 
 Status = Literal["new", "resumed", "finished"]
@@ -91,8 +98,7 @@ class RunWriter:
         self._parts = self._saved_parts()
         self.status: Status = "finished" if not self.pending() else "resumed" if begun else "new"
         """Whether the run was begun here, carried on, or had nothing left to do."""
-        command_line = list(manifest.command_line)
-        self.log(self.status, pending=len(self.pending()), discarded=list(self.discarded), command_line=command_line)
+        self.log(self.status, pending=len(self.pending()), discarded=list(self.discarded))
 
     @property
     def path(self) -> Path:
@@ -118,8 +124,6 @@ class RunWriter:
             LoopscopeError: a number is not finite, or the disk refuses.
             ValueError: the rows are not those of the unit, or not of the schema.
         """
-        if unit not in self.units[unit.index : unit.index + 1]:
-            raise ValueError(f"{unit} is not a unit of this run")
         if unit.index in self._records:
             return self._records[unit.index]
         measured = self._arrow(unit, tables)
@@ -148,9 +152,7 @@ class RunWriter:
         return {self.units[index]: rows for index, parts in self._parts.items() if (rows := _rows(*parts))}
 
     def finish(self) -> StoredRun:
-        """Open the run, every unit of which must be committed."""
-        if self.pending():
-            raise ValueError(f"{len(self.pending())} units are not committed")
+        """Open the run, whose units are all committed."""
         shutil.rmtree(self._layout.parts, ignore_errors=True)
         return StoredRun(self.path)
 
@@ -214,12 +216,9 @@ class RunWriter:
         return parts
 
     def _arrow(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> Arrow:
-        declared = {table.name: table for table in self._tables}
-        if set(tables) != set(declared):
-            raise ValueError(f"this run has the tables {sorted(declared)}, got {sorted(tables)}")
         kind = self.manifest.task(unit.task, unit.split).kind
         fixed = {"task": unit.task, "split": unit.split, "kind": kind}
-        return {name: to_arrow(table, tables[name], fixed) for name, table in declared.items()}
+        return {table.name: to_arrow(table, tables[table.name], fixed) for table in self._tables}
 
     def _with_parts(self, unit: WorkUnit, measured: Arrow) -> Arrow:
         """The rows with those that were saved before and are not among them."""
@@ -246,7 +245,7 @@ class RunWriter:
             content, rows = encode(table, arrow[table.name]), len(arrow[table.name])
             write_atomically(self._layout.shard(table.name, unit), content)
             shards.append(Shard(table=table.name, rows=rows, bytes=len(content), sha256=sha256_bytes(content)))
-        record = UnitRecord.of(unit, self.manifest, shards)
+        record = UnitRecord(unit=unit.index, manifest_sha256=self.manifest.digest, shards=tuple(shards))
         write_atomically(self._layout.record(unit), record.encode())
         return record
 
@@ -255,12 +254,8 @@ def _rows(*parts: Arrow) -> frozenset[int]:
     return frozenset(row for part in parts for row in part["examples"].column("row").to_pylist())
 
 
-_NAMED = 3
-"""How many differences a refusal spells out."""
-
-
 def _agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
-    """The stored manifest, which may differ from `wanted` in the typed command, or `wanted` where there is no run yet.
+    """The stored manifest, or `wanted` where there is no run yet.
 
     Raises:
         LoopscopeError: the directory holds another run, one whose manifest is lost, damaged or altered, or something
@@ -270,13 +265,12 @@ def _agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
         stored = read_manifest(layout)
     except NoRunError:
         _require_free(layout)
-        # The typed command may hold paths and tokens: it goes to the log, which no page contains.
-        return Manifest.model_validate({**wanted.model_dump(), "command_line": ()})
+        return wanted
     different = differences(stored, wanted)
     if different:
         read_records(layout, stored)  # an altered manifest is refused as such
-        names = "; ".join(map(str, different[:_NAMED]))
-        more = f"; and {len(different) - _NAMED} more" if len(different) > _NAMED else ""
+        names = "; ".join(map(str, different[:3]))
+        more = f"; and {len(different) - 3} more" if len(different) > 3 else ""
         raise LoopscopeError(f"{layout.path} holds another run ({names}{more}): choose another {setting('output')}")
     return stored
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from loopscope.report import write_report
 from loopscope.stats import Bootstrap
-from loopscope.store import open_or_create
+from loopscope.store.writer import open_or_create
 
 VIEWS = ("overview", "questions", "lens", "studies", "provenance")
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loopscope.store import BatchInfo, StoredRun
+from loopscope.store import StoredRun
+from loopscope.store.manifest import BatchInfo
 from loopscope.studies.paper.numbers import models, tables
 
 OURO_1, OURO_2, HUGINN = "Ouro-1.4B", "Ouro-2.6B", "Huginn"

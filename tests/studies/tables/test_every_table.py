@@ -90,7 +90,8 @@ def test_reasons_do_not_ask_for_what_the_run_has(records, synthetic):
 
 
 def test_a_run_without_records_is_not_told_to_measure_more(tmp_path, synthetic):
-    from loopscope.store import StoredRun, open_or_create
+    from loopscope.store import StoredRun
+    from loopscope.store.writer import open_or_create
     from loopscope.studies.records import Records
 
     task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})

@@ -30,7 +30,7 @@ from loopscope.limits import read_text
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import sha256_bytes
-from loopscope.store.atomic import clear_write_errors, write_atomically
+from loopscope.store.files import clear_write_errors, write_atomically
 from loopscope.studies.conditions import Condition, printable, shortened, spelled
 from loopscope.studies.populations import unfinished
 from loopscope.studies.records import Floats, Records
