@@ -148,7 +148,7 @@ def fraction(name: str, given: float | None) -> float | None:
     if given is None:
         return None
     if isinstance(given, bool | str) or not hasattr(given, "__float__") or not 0.0 < float(given) <= 1.0:
-        raise LoopscopeError(f"{setting(name, given)} is no probability: give one in (0, 1]")
+        raise LoopscopeError(f"{setting(name, given)} is not a probability: give one in (0, 1]")
     return float(given)
 
 
