@@ -132,7 +132,7 @@ def without_step(records: Records) -> list[str]:
 def no_steps(records: Records) -> str:
     """Why there is nothing to show."""
     how = f"measure checkpoints whose folders are named as step-1000, or give {setting('training_step', 1000)}"
-    return records.nothing(f"no run tells its training step: {how}")
+    return records.nothing(f"no run has a training step: {how}")
 
 
 def _once(moments: Iterable[Any]) -> list[Any]:

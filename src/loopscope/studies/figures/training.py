@@ -103,7 +103,7 @@ def _update(one: Training) -> str:
 
 
 def _name(one: Training, found: Sequence[Training]) -> str:
-    """What tells this training from the others of the figure."""
+    """What distinguishes this training from the others of the figure."""
     several = len({other.title for other in found}) > 1
     parts = (style.literal(one.title) if several else "", style.literal(one.condition.set_title))
     return " · ".join(part for part in parts if part)
