@@ -123,7 +123,8 @@ def layer_rows(device: torch.device, quick: bool) -> list[Row]:
 
         return call
 
-    calls = {OURS: forward} | {f"without that of {part}": without(part) for part in ("norm", "mlp", "residual", "rope")}
+    parts = {"norms and sums": "residual", "gated activations": "linear", "rotations": "rope"}
+    calls = {OURS: forward} | {f"without that of {what}": without(part) for what, part in parts.items()}
     size = {"questions": len(task), "batches": len(batches)}
     return [Row("layers", f"Forward passes of {model.name}", size, race(device, calls, 1 if quick else 3))]
 
