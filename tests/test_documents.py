@@ -57,6 +57,7 @@ OTHER_PROGRAMS = {
     "ray": "starts a cluster",
     "source": "activates an environment",
     "python": "the script or module is looked up",
+    "python3": "makes the environment",
 }
 
 

@@ -29,6 +29,8 @@ def families(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
     table = families_table.table(records, bootstrap)
     if not table.rows:
         return table.notes[-1]
+    if len(table.rows) == 1:
+        return "one run and one task: name several runs to compare them"
     columns = 1 if style.drawing().narrow else 2
     names = list(dict.fromkeys(map(_group, table.rows)))
 
