@@ -218,7 +218,7 @@ def test_prose_names_commands_and_flags_that_exist() -> None:
         # Without fenced blocks: they are run or read above.
         prose = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
         for quoted in re.findall(r"`([^`\n]*)`", prose):
-            if quoted.startswith(("pip ", "ray ", "CUDA", "OMP", "torchrun ", "lm_eval ")):
+            if quoted.startswith(("pip ", "hf ", "ray ", "CUDA", "OMP", "torchrun ", "lm_eval ")):
                 continue
             unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", quoted)) - known
             assert not unknown, f"{document.name}: `{quoted}` names {unknown}"

@@ -116,7 +116,8 @@ def experiment(spec: str, task: str, options: argparse.Namespace) -> dict[str, A
     model = ls.load_model(spec, dtype=torch.float32)
     costs, depth = costs_of(model), model.trained_depth
     update = depth + 1
-    leave = train_exit_head(train, first=2, last=min(options.loops, update), training=TRAINING)
+    short = dataclasses.replace(train, trace=train.trace.up_to(min(options.loops, update)))
+    leave = train_exit_head(short, first=2, training=TRAINING)
     scale = train_scale_head(train, update, TRAINING)
     traces = [
         dataclasses.replace(trace, columns={**trace.columns, "boosted": column})
@@ -124,7 +125,7 @@ def experiment(spec: str, task: str, options: argparse.Namespace) -> dict[str, A
             (annotate(train, leave, scale), annotate(test, leave, scale)), boosted(train, test, update), strict=True
         )
     ]
-    result: dict[str, Any] = {"notes": [leave.card, scale.card], "costs": costs}
+    result: dict[str, Any] = {"costs": costs}
     full = compare(*traces, [leave, scale, Boosted(update)], costs=costs, trained_depth=depth)
     result["best"] = _rows(full, full.best.result.utility_Q)
     result["best depth"] = full.best.name

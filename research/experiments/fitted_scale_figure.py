@@ -23,7 +23,11 @@ from loopscope.studies.figures.style import drawing
 
 STORED = Path(__file__).with_name("fitted_scale.json")
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "fitted-scale.png"
-NAMES = {"drawn": "random loops", "toy-ouro:inside=3": "toy-ouro, inside=3", "toy-ouro": "toy-ouro (shipped)"}
+NAMES = {
+    "toy-ouro": "toy-ouro", "seed1": "toy-ouro, seed 1", "seed2": "toy-ouro, seed 2", "random-loops": "random loops",
+    "toy-ouro:inside=3": "toy-ouro, inside=3", "toy-huginn": "toy-huginn",
+}  # fmt: skip
+"""Titles, in the order of the figure."""
 ESTIMATES = ("fitted", "gain", "over_line", "over_temperature", "next_loop")
 
 
@@ -55,18 +59,14 @@ def draw(results: list[dict[str, Any]], picture: Path) -> None:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """One line for each update of one loop, and for each depth its temperature's gain."""
-    heads = ("model", "task", "update", "fitted scale", "gain", "temperature alone", "over equal cost", "one more loop")
+    """One line for each update of one loop; differences in 0.001 nats."""
+    heads = ("model", "task", "update", "fitted scale", "gain", "over temperature", "over equal cost", "one more loop")
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
 
-    def cell(given: list[float] | None, unit: float = 1e3, digits: int = 1) -> str:
-        if given is None:
-            return ""
-        value, low, high = (unit * number for number in given)
-        return f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    def cell(given: list[float] | None) -> str:
+        return "" if given is None else "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(1e3 * number for number in given))
 
     for result in results:
-        temperatures = {row["depth"]: row["gain"] for row in result["rows"] if row["kind"] == "temperature"}
         rows = [row for row in result["rows"] if row["kind"] in ("path", "chord")]
         kind = "path" if any(row["kind"] == "path" for row in rows) else "chord"
         for row in rows:
@@ -75,7 +75,7 @@ def table(results: list[dict[str, Any]]) -> str:
                 bold = "**" if row["depth"] == result["trained_depth"] else ""
                 lines.append(
                     f"| {title(result)} | {result['task']} | {bold}{row['reference']}>{row['depth']}{bold} | "
-                    f"{value:.2f} [{low:.2f}, {high:.2f}] | {cell(row['gain'])} | {cell(temperatures[row['depth']])} | "
+                    f"{value:.2f} [{low:.2f}, {high:.2f}] | {cell(row['gain'])} | {cell(row['over_temperature'])} | "
                     f"{cell(row['over_line'])} | {cell(row['next_loop'])} |"
                 )
     return "\n".join(lines)
@@ -89,6 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     files = options.files or [STORED]
     results = [result for path in files for result in json.loads(path.read_text())]
+    results.sort(key=lambda result: [*NAMES].index(result["model"]))
     if options.write:
         if options.files:
             STORED.write_text(json.dumps(results) + "\n")

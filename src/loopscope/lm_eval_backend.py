@@ -24,7 +24,7 @@ from torch import Tensor
 
 from loopscope._version import __version__
 from loopscope.control.act import act_on
-from loopscope.control.generate import generate, tokenizer_of
+from loopscope.control.generate import generate
 from loopscope.control.policies import FixedScale, ScaledReadout
 from loopscope.errors import LoopscopeError, shown, whole
 from loopscope.models.generate import Sampler
@@ -32,6 +32,7 @@ from loopscope.models.in_memory import ModelSpec
 from loopscope.models.initial_state import InitialState
 from loopscope.models.load import card_of, load_model
 from loopscope.models.packing import Group, common_prefix, pack
+from loopscope.models.tokenizer import tokenizer_of
 from loopscope.models.walk import Walk, read, readout_asks_context
 from loopscope.tasks.prompting import render_begun
 

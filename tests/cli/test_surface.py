@@ -7,7 +7,7 @@ from loopscope.cli.app import app
 SURFACE = {
     "check": "--device --dtype --model-args model",
     "compare": "--format --name runs",
-    "control": "--check-cost --floor --format --heads --model --output --outside-cost --policy "
+    "control": "--check-cost --format --heads --model --output --outside-cost --policy "
     "--target-cost --tasks --template --tier runs",
     "demo": "--all --output --progress --questions",
     "diff": "--fail-if --format --tasks --transitions first second",

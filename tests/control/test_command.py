@@ -122,11 +122,8 @@ def test_mistakes_are_said_in_one_line(runs: list[Path], tmp_path: Path) -> None
     needy.write_text("from loopscope.control import ScaledReadout as Needy")
     (tmp_path / "file").touch()
     for wrong, message in (
-        ({"floor": 0}, "floor=0"),
-        ({"floor": 99}, "beyond loop 5"),
         ({"check_cost": float("inf")}, "check_cost=inf"),
         ({"tier": "online"}, "tier='online' is not known"),
-        ({"tier": "acting", "floor": 2}, "floor=2 is for tier='trace'"),
         ({"policies": [f"{needy}:Needy"]}, "is made without arguments"),
         ({"heads": tmp_path / "file"}, "is not a folder"),
     ):

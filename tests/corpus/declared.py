@@ -135,11 +135,11 @@ def _manifest() -> Iterator[Case]:
 def _cards() -> Iterator[Case]:
     from loopscope.control.heads import Card
 
-    good = Card(kind="exit", model="m", boundary="b", labels="l", questions=1, positions=1).model_dump()
+    good = Card(kind="exit", model="m", boundary="b").model_dump()
     for what, name, value, wanted in spoiled_fields(Card):
         card = json.dumps(put(good, name, value))
         yield call(f"card: {what}", lambda p, c=card: head(p, c), wanted)
-    for name, shape in {"mean_F": (4,), "weight_KF": (10,), "offset": (1,)}.items():
+    for name, shape in {"inner.bias": (4,), "inner.weight": (10,), "outer.bias": ()}.items():
         yield call(f"head: {name} of shape {shape}", lambda p, n=name, s=shape: head(p, json.dumps(good), **{n: s}))
     for loop in ("loop0", "loop-1", "loopx", "2"):
         yield call(f"head: tensors of {loop}", lambda p, loop=loop: head(p, json.dumps(good), loop))
@@ -152,7 +152,7 @@ def head(place: Place, card: str, loop: str = "loop2", **shapes: tuple[int, ...]
 
     from loopscope.control.heads import load_head
 
-    sizes = {"mean_F": (5,), "deviation_F": (5,), "weight_KF": (2, 5), "bias_K": (2,), "output_K": (2,), "offset": ()}
+    sizes = {"inner.weight": (2, 5), "inner.bias": (2,), "outer.weight": (1, 2), "outer.bias": (1,)}
     path: Path = place.here / "head.safetensors"
     tensors = {f"{loop}.{name}": torch.ones(size) for name, size in {**sizes, **shapes}.items()}
     save_file(tensors, path, {"loopscope_head": card})

@@ -147,7 +147,7 @@ COMMANDS = [
     *(f"report RUN --output={name}" for name in (LONG, "/proc/x.html", "RUN/manifest.json/x")),
     *(f"verify RUN --{flag}" for flag in ("device=meta", "model=nothing", "tasks=mine=nothing.jsonl")),
     *(f"control RUN --{flag}" for flag in
-      ("floor=0", "floor=99", "floor=x", "target-cost=nan", "target-cost=-1", "target-cost=x", "check-cost=inf",
+      ("target-cost=nan", "target-cost=-1", "target-cost=x", "check-cost=inf",
        "check-cost=-1", "outside-cost=nan", "tier=rerun", "policy=nothing.py:Mine", "policy=nothing.safetensors",
        "policy=", "model=nothing", "output=x.doc", "heads=/dev/null")),
     *(f"diff RUN RUN --fail-if={condition}" for condition in

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.encoding import Example, Sequence
-from loopscope.tasks.lengths import fit_length, survey_lengths
+from loopscope.tasks.encoding import Example, Sequence, fit_length, survey_lengths
 
 
 def sequence(context: int, scored: int) -> Sequence:

@@ -131,12 +131,9 @@ def control(
     target_cost: Annotated[
         float | None, flag("--target-cost", "Mean cost in loops that rules are fitted to; the best fixed depth's.")
     ] = None,
-    floor: Annotated[int, flag("--floor", "No rule stops before this loop.")] = 1,
     check_cost: Annotated[float | None, flag("--check-cost", "A readout's weights over a loop's.")] = None,
     outside_cost: Annotated[float | None, flag("--outside-cost", "Weights outside the loop over a loop's.")] = None,
-    policy: Annotated[
-        list[str] | None, flag("--policy", "Also this one: mine.py:NAME, or a head's .safetensors.")
-    ] = None,
+    policy: Annotated[list[str] | None, flag("--policy", "Also this one: mine.py:NAME.")] = None,
     heads: Annotated[
         str | None, flag("--heads", "Folder of learned heads; trained on the train split where it has none.")
     ] = None,
@@ -158,7 +155,6 @@ def control(
         policies=policy or (),
         heads=heads,
         target_cost=target_cost,
-        floor=floor,
         check_cost=check_cost,
         outside_cost=outside_cost,
         tier=tier,  # type: ignore[arg-type]

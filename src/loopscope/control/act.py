@@ -32,7 +32,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.exit_gate import exit_gate_of
 from loopscope.models.generate import can_cache
-from loopscope.models.layers.mask import AttentionContext, KeysValues, KeyValueCache, seen_in_cache
+from loopscope.models.layers.mask import AttentionContext, LoopCache, seen_in_cache
 from loopscope.models.protocol import Context, LoopedModel
 from loopscope.models.walk import Walk, read
 from loopscope.readout.softmax import log_probability
@@ -44,57 +44,6 @@ BATCH = 16
 """Sequences of a batch."""
 CHUNK = 2048
 """Positions whose logits are held at a time."""
-_STRIDE = 1 << 20
-"""Slots of one loop; a family numbers those outside the loop from 0 or below it."""
-
-
-class LoopCache(KeyValueCache):
-    """Keys and values by loop, and which of its layers; a family's slots outside the loop stay as they are."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
-        self._loop = self._last = self._deepest = self._layer = 0
-        self._kept_BS: Tensor | None = None
-
-    def enter(self, loop: int, kept_BS: Tensor) -> None:
-        """The block is about to be called; positions that are `kept` write what they wrote in the loop before."""
-        self._loop = self._last = loop
-        self._layer, self._kept_BS = 0, kept_BS if bool(kept_BS.any()) else None
-
-    def leave(self) -> None:
-        """What follows is outside the loop."""
-        self._loop, self._deepest = 0, max(self._deepest, self._loop)
-
-    def write(self, slot: int, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
-        """Stores new keys and values, those of kept positions excepted; returns the slot up to `used`."""
-        if not self._loop:
-            return super().write(slot, keys_BSKP, values_BSKP, positions_BS)
-        target, source = (loop * _STRIDE + self._layer + 1 for loop in (self._loop, self._loop - 1))
-        self._layer += 1
-        if target not in self._slots and self._loop > 1:
-            # No token has come so far: every token's last entries are those of the loop before.
-            self._slots[target] = KeysValues(*(entry.clone() for entry in self._slots[source]))
-        if self._kept_BS is not None:
-            kept, rows = self._kept_BS[..., None, None], _rows(positions_BS)
-            keys_BSKP, values_BSKP = (
-                torch.where(kept, held[rows, :, positions_BS], new)
-                for held, new in zip(self._slots[source], (keys_BSKP, values_BSKP), strict=True)
-            )
-        return super().write(target, keys_BSKP, values_BSKP, positions_BS)
-
-    def stop(self, positions_BS: Tensor) -> None:
-        """No position goes deeper: deeper slots get these positions' last entries."""
-        rows = _rows(positions_BS)
-        for loop in range(self._last + 1, self._deepest + 1):
-            layer = 1
-            while (slot := loop * _STRIDE + layer) in self._slots:
-                for old, new in zip(self._slots[self._last * _STRIDE + layer], self._slots[slot], strict=True):
-                    new[rows, :, positions_BS] = old[rows, :, positions_BS]
-                layer += 1
-
-
-def _rows(positions_BS: Tensor) -> Tensor:
-    return torch.arange(positions_BS.shape[0], device=positions_BS.device)[:, None]
 
 
 def keeping_keys(model: LoopedModel) -> Any:
@@ -167,9 +116,8 @@ class Acted:
         omega_N = self.omega_BS[*where_N2.to(self.omega_BS.device).T]
         if not bool(omega_N.any()):
             return self._read_at(self.state_BSD, where_N2)
-        reference = self._reference_BSD
         # The final state is read last: a readout that attends keeps the keys that it wrote last.
-        reference_NV = None if reference is None else self._read_at(reference, where_N2)
+        reference_NV = None if self._reference_BSD is None else self._read_at(self._reference_BSD, where_N2)
         return beyond(self._read_at(self.state_BSD, where_N2), reference_NV, omega_N, self._policy.direction)
 
     def _step(self, depth: int) -> Tensor:
@@ -220,16 +168,11 @@ class Acted:
 
 def act_on(model: LoopedModel, batch: Batch, policy: Policy, loops: int, dtype: torch.dtype | None = None) -> Acted:
     """A policy on whole sequences at once, padded on the right, up to `loops` loops; `dtype` is that of readouts."""
-    keeping = keeping_keys(model)
-    ids, initial = batch.input_ids, batch.initial_state
-    draw = getattr(model, "draw_initial_state", None) if getattr(model, "draws", True) else None
-    if initial is None and draw is not None:
-        sources = list(batch.source_rows) if batch.source_rows is not None else [0] * ids.shape[0]
-        initial = draw(sources, batch.attention_mask.sum(1).tolist(), ids.shape[1])
+    ids = batch.input_ids
     cache = LoopCache(ids.shape[1])
     cache.used = ids.shape[1]
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    context = keeping.embed(dataclasses.replace(batch, position_ids=positions, initial_state=initial), cache)
+    context = keeping_keys(model).embed(dataclasses.replace(batch, position_ids=positions), cache)
     # The whole sequence is here, so the ordinary readout serves: it needs no cache of its own.
     return Acted(model, context, policy, loops, cache, lambda state, where: read(model, state, where, dtype, context))
 

@@ -7,7 +7,7 @@ beyond loops are known; and the ceilings with their nulls. Differences are paire
 
 Ceilings are what whoever knows the reference could choose, and how much of that is the luck of choosing a maximum.
 
-    best depth      the loop with the best utility, of all from a floor on
+    best depth      the loop with the best utility, of all
     endpoint        the better end of one update
     five scales     the best of α = 0, 1/4, 1/2, 3/4, 1 of one update
     quadratic       α̂ = clip(−A/2Q) of it
@@ -33,7 +33,6 @@ from loopscope.control.offline import FREE, Costs, Result, fit, follow, random_p
 from loopscope.control.policies import RULES, FixedDepth, FixedScale, MarginScaled, ScaledReadout, ThresholdRule
 from loopscope.control.policy import Policy
 from loopscope.control.trace import SCALES, Floats, Ints, Trace, interpolation_weights
-from loopscope.errors import LoopscopeError, setting
 from loopscope.path import predicted_scale
 
 SHUFFLES = 20
@@ -63,9 +62,9 @@ class Tested:
     null: float | None = None
 
 
-def depth_ceilings(trace: Trace, floor: int = 1, last: int | None = None, costs: Costs = FREE) -> Iterator[Tested]:
+def depth_ceilings(trace: Trace, costs: Costs = FREE) -> Iterator[Tested]:
     """The best depth, by token (of solutions) and by question."""
-    depths = np.arange(floor, (last or trace.loops) + 1)
+    depths = np.arange(1, trace.loops + 1)
     by_token_RJ = np.stack([trace.log_prob(int(depth)) for depth in depths], axis=1)
     yield from _ceilings("best depth", trace, by_token_RJ, depths, costs)
 
@@ -158,7 +157,6 @@ def compare(
     *,
     costs: Costs = FREE,
     target: float | None = None,
-    floor: int = 1,
     trained_depth: int | None = None,
 ) -> Comparison:
     """Every policy, fitted on one trace and tested on another.
@@ -169,14 +167,11 @@ def compare(
         policies: exit rules and scales besides the published rules; those with a threshold are fitted.
         costs: of loops and checks.
         target: the cost to which rules are fitted; that of the best fixed depth by default.
-        floor: no rule stops before this loop.
         trained_depth: an exit gate stops there whatever is left, and the scales are about the step beyond it, where
             both traces have gains inside it (`update_of`).
     """
-    last = min(train.loops, test.loops)
-    if floor > last:
-        raise LoopscopeError(f"{setting('floor', floor)} is beyond loop {last}, the last of the trace")
-    fixed = [FixedDepth(depth) for depth in range(1, last + 1)]
+    train, test = (trace.up_to(min(train.loops, test.loops)) for trace in (train, test))
+    fixed = [FixedDepth(depth) for depth in range(1, test.loops + 1)]
     tested = [Tested(each.name, "depth", each, score(follow(each, test), test, costs)) for each in fixed]
     train_QT, test_QT = (
         np.stack([trace.utility(trace.log_prob(each.depth)) for each in fixed], axis=1) for trace in (train, test)
@@ -185,8 +180,8 @@ def compare(
     aim = costs(best + 1.0) if target is None else target
     found = Comparison((), tested[best], aim, costs, (train_QT, test_QT))
 
-    def test_on(policy: Policy, kind: str, *limits: int) -> None:
-        exits = follow(policy, test, *limits)
+    def test_on(policy: Policy, kind: str) -> None:
+        exits = follow(policy, test)
         result = score(exits, test, costs)
         others = {"line": found.line(result)}
         if kind != "readout":
@@ -194,9 +189,9 @@ def compare(
         tested.append(Tested(policy.name, kind, policy, result, others))
 
     for rule in (*published(train, trained_depth), *policies):
-        fitted = fit(rule, train, aim, costs, floor, last) if isinstance(rule, ThresholdRule) else rule
-        test_on(fitted, "rule", floor, last)
-    ceilings = list(depth_ceilings(test, floor, last, costs))
+        fitted = fit(rule, train, aim, costs) if isinstance(rule, ThresholdRule) else rule
+        test_on(fitted, "rule")
+    ceilings = list(depth_ceilings(test, costs))
     step = update_of(train, test, trained_depth)
     if step is not None:
         test_on(FixedScale(SCALES[_best(train, train.scaled(step))], step, stop=True), "scale")
@@ -236,8 +231,9 @@ def update_of(train: Trace, test: Trace, trained_depth: int | None) -> int | Non
 
 def published(trace: Trace, gate_budget: int | None = None) -> Iterator[ThresholdRule]:
     """Every exit rule that a trace has the signals for."""
+    has_gate = "gate" in trace.columns and not np.isnan(trace.columns["gate"]).all()
     for rule in RULES.values():
         if "gate" not in rule.signals:
             yield rule
-        elif trace.has_gate():
+        elif has_gate:
             yield replace(rule, budget=gate_budget)

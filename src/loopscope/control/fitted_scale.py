@@ -53,9 +53,8 @@ class Curve:
     @property
     def name(self) -> str:
         """The kind and the ends."""
-        return (
-            f"{self.kind} at {self.depth}" if self.reference is None else f"{self.kind} {self.reference}>{self.depth}"
-        )
+        ends = f"at {self.depth}" if self.reference is None else f"{self.reference}>{self.depth}"
+        return f"{self.kind} {ends}"
 
 
 def between_depths(train_QT: Floats, test_QT: Floats, loops: float) -> Floats:

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from loopscope.control.act import Acted, LoopCache, act_on, keeping_keys
+from loopscope.control.act import Acted, ReadAt, act_on, keeping_keys
 from loopscope.control.policy import Policy
-from loopscope.errors import LoopscopeError
 from loopscope.models.generate import (
     Generation,
     GenerationPlan,
@@ -34,9 +32,10 @@ from loopscope.models.generate import (
     plain_logits,
 )
 from loopscope.models.in_memory import ModelSpec
-from loopscope.models.load import ModelCard, load_model
-from loopscope.models.protocol import Context, LoopedModel
-from loopscope.models.tokenizer import Tokenizer, load_tokenizer
+from loopscope.models.layers.mask import LoopCache
+from loopscope.models.load import load_model
+from loopscope.models.protocol import LoopedModel
+from loopscope.models.tokenizer import Tokenizer, tokenizer_of
 
 _GREEDY = Sampler()
 Impl = Literal["auto", "cached", "reference"]
@@ -96,7 +95,8 @@ def generate(
     given: list[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else [*prompts]
     as_text = bool(stops) or any(isinstance(one, str) for one in given)
     words = tokenizer_of(loaded, tokenizer) if as_text or tokenizer is not None else None
-    rows = [_ids(words, one) for one in given]
+    texts = {one: [*words.prefix_ids, *words.encode(one)] for one in given if words and isinstance(one, str)}
+    rows = [texts[one] if isinstance(one, str) else list(one) for one in given]
     ends = None if words is None or not stops else _ends(words, stops)
     plan = GenerationPlan.of(loaded, rows, max_new_tokens, depth, eos_ids, source_rows)
     noted: list[list[list[int]]] = []
@@ -110,19 +110,8 @@ def generate(
         [[counts[row][kind] for counts in noted[: len(new)]] for row, new in enumerate(found.tokens)]
         for kind in range(2)
     )
-    texts = None if words is None else [_until(words.decode(new), stops) for new in found.tokens]
-    return Generated(found.tokens, found.finished, texts, loops, checks)
-
-
-def tokenizer_of(model: LoopedModel, given: Any = None) -> Tokenizer:
-    """The tokenizer that was given, by name or as an object, the model's own, or the one of its checkpoint."""
-    given = getattr(model, "tokenizer", None) if given is None else given
-    if given is not None:
-        return load_tokenizer(given)
-    card = getattr(model, "card", None)
-    if not isinstance(card, ModelCard) or card.checkpoint is None:
-        raise LoopscopeError(f"{model.name} comes without a tokenizer: give tokenizer=, or token ids")
-    return load_tokenizer(card.checkpoint)
+    answers = None if words is None else [_until(words.decode(new), stops) for new in found.tokens]
+    return Generated(found.tokens, found.finished, answers, loops, checks)
 
 
 def _next_logits(
@@ -137,25 +126,13 @@ def _next_logits(
         else:
             batch, last_B2 = plan.new_positions(rows, cache)
             context = keeping.embed(batch, cache)
-            read = partial(_read_cached, keeping, context)
-            acted = Acted(model, context, policy, plan.depth, cache, read)
+            read_at: ReadAt = lambda state, where: keeping.readout_cached(state, context, where)  # noqa: E731
+            acted = Acted(model, context, policy, plan.depth, cache, read_at)
         at = tuple(last_B2.to(acted.loops_BS.device).T)
         noted.append(torch.stack([acted.loops_BS[at], acted.checks_BS[at]], dim=-1).tolist())
         return acted.logits(last_B2)
 
     return next_logits
-
-
-def _read_cached(model: Any, context: Context, state_BSD: Tensor, positions: Tensor) -> Tensor:
-    found: Tensor = model.readout_cached(state_BSD, context, positions)
-    return found
-
-
-def _ids(words: Tokenizer | None, prompt: str | Sequence[int]) -> list[int]:
-    if not isinstance(prompt, str):
-        return list(prompt)
-    assert words is not None
-    return [*words.prefix_ids, *words.encode(prompt)]
 
 
 def _ends(words: Tokenizer, stops: Sequence[str]) -> Callable[[Sequence[int]], bool]:

@@ -5,9 +5,9 @@ A head is a network of one hidden layer for every loop that it decides at. It re
     H_t and D_t, each divided by its root mean square; log ‖H_t‖, log ‖D_t‖, cos(H_t, H_{t−1}), and of the step before
     log ‖D_{t−1}‖ and cos(D_t, D_{t−1})
 
-standardised by the means and deviations of the train positions. Both kinds are policies. They compute their number from
-the states while a model runs; over a trace they read it from a column that `annotate` adds. A stored trace has no
-states; `gather` makes one pass of the model over its examples and keeps them, in half precision.
+standardised while it is trained; the first layer then takes that over. Both kinds are policies. They compute their
+number from the states while a model runs; over a trace they read it from a column that `annotate` adds. A stored trace
+has no states; `gather` makes one pass of the model over its examples and keeps them, in half precision.
 
 Scale head at the step to loop t: the labels are A and Q of the token itself, the quadratic Aα + Qα² that fits its gains
 at the five scales best. The head's output u maximises the mean of A·u + Q·u², which is least squares on α̂ = −A/2Q with
@@ -29,18 +29,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, nn
 
 from loopscope.control.act import Questions
 from loopscope.control.policies import ThresholdRule
@@ -49,7 +49,6 @@ from loopscope.control.signals import of_states
 from loopscope.control.trace import SCALES, Trace
 from loopscope.errors import LoopscopeError
 from loopscope.limits import check_regular
-from loopscope.models.checkpoint import MOST_LOOPS
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
 from loopscope.store.files import clear_write_errors, write_atomically
@@ -97,47 +96,29 @@ def features(states: Sequence[Tensor]) -> Tensor:
     return torch.cat([*whole, torch.stack(scalars, dim=1)], dim=1).nan_to_num(0.0)
 
 
-@dataclass(frozen=True)
-class Network:
-    """One hidden layer: w·gelu(W·(x − mean)/deviation + b) + c."""
+class Network(nn.Module):
+    """One hidden layer: w·gelu(W·x + b) + c."""
 
-    mean_F: Tensor
-    deviation_F: Tensor
-    weight_KF: Tensor
-    bias_K: Tensor
-    output_K: Tensor
-    offset: Tensor
+    def __init__(self, width: int, hidden: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.inner, self.outer, self.dropout = nn.Linear(width, hidden), nn.Linear(hidden, 1), nn.Dropout(dropout)
 
-    def __call__(self, x_RF: Tensor, dropout: float = 0.0) -> Tensor:
+    def forward(self, x_RF: Tensor) -> Tensor:
         """The output, [R]."""
-        if x_RF.shape[1] != len(self.mean_F):
-            raise LoopscopeError(f"this head reads {len(self.mean_F)} features, and the model has {x_RF.shape[1]}")
-        mean_F, deviation_F, *weights = (tensor.to(x_RF.device) for tensor in vars(self).values())
-        weight_KF, bias_K, output_K, offset = weights
-        hidden_RK = functional.gelu(functional.linear((x_RF - mean_F) / deviation_F, weight_KF, bias_K))
-        found: Tensor = functional.dropout(hidden_RK, dropout) @ output_K + offset
+        if x_RF.shape[1] != self.inner.in_features:
+            raise LoopscopeError(f"this head reads {self.inner.in_features} features, the model has {x_RF.shape[1]}")
+        found: Tensor = self.outer(self.dropout(nn.functional.gelu(self.inner(x_RF))))[:, 0]
         return found
-
-    def fits(self) -> bool:
-        """Whether its shapes belong together."""
-        hidden, width = self.weight_KF.shape if self.weight_KF.dim() == 2 else (-1, -1)
-        expected = ((width,), (width,), (hidden, width), (hidden,), (hidden,), ())
-        return tuple(tuple(tensor.shape) for tensor in vars(self).values()) == expected
 
 
 class Card(BaseModel):
-    """Where a head comes from: the model and boundary whose states it reads, what it was trained on and found."""
+    """What a head is: exit or scale, the model and boundary whose states it reads, the price at which it exits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
     kind: Literal["exit", "scale"]
     model: str
     boundary: str
-    labels: str
-    questions: Annotated[int, Field(ge=0, le=2**40)]
-    positions: Annotated[int, Field(ge=0, le=2**40)]
-    notes: str = ""
     threshold: float = 0.0
-    earliest: Annotated[int, Field(ge=1, le=MOST_LOOPS)] = 1
 
 
 @dataclass(frozen=True)
@@ -146,7 +127,7 @@ class ExitHead(ThresholdRule):
 
     name: str = "exit head"
     signals: tuple[str, ...] = ("exit_head",)
-    earliest: int = 1
+    earliest: int = 1  # a loop without a network stops nothing
     networks: Mapping[int, Network] = dataclasses.field(default_factory=dict)
     card: Card | None = None
 
@@ -186,7 +167,8 @@ class ScaleHead(Policy):
 
     def output(self, depth: int, states: Sequence[Tensor]) -> Tensor:
         """The scale of the step that led to a state, [R]: the network's output, clipped."""
-        return self.networks[depth](features(states)).clamp(0, 1)
+        scale_R: Tensor = self.networks[depth](features(states)).clamp(0, 1)
+        return scale_R
 
 
 Head = ExitHead | ScaleHead
@@ -230,19 +212,17 @@ def train_scale_head(gathered: Gathered, depth: int, training: Training = Traini
         return -worth_R
 
     offset = float((A_R.mean() / (-2 * Q_R.mean())).clamp(0, 1))
-    network, note = _train(gathered, depth, loss, offset, training)
-    labels = f"A and Q of the step {depth - 1}→{depth} of every token, from five scales"
-    return ScaleHead({depth: network}, _card(gathered, "scale", labels, note))
+    network = _train(gathered, depth, loss, offset, training)
+    return ScaleHead({depth: network}, Card(kind="scale", model=gathered.model, boundary=gathered.boundary))
 
 
 def train_exit_head(
-    gathered: Gathered, first: int = 1, last: int | None = None, training: Training = Training()  # noqa: B008
+    gathered: Gathered, first: int = 1, training: Training = Training()  # noqa: B008
 ) -> ExitHead:  # fmt: skip
-    """An exit head that decides at the loops from `first` to the one before `last`."""
-    last = gathered.trace.loops if last is None else last
+    """An exit head that decides at the loops from `first` to the last but one of the trace."""
     networks: dict[int, Network] = {}
-    beyond_R, notes = torch.zeros(len(gathered.trace)), []
-    for depth in range(last - 1, first - 1, -1):
+    beyond_R = torch.zeros(len(gathered.trace))
+    for depth in range(gathered.trace.loops - 1, first - 1, -1):
         step_R = gathered.trace.log_prob(depth + 1) - gathered.trace.log_prob(depth)
         label_R = (torch.from_numpy(step_R).float() + beyond_R.clamp_min(0)).clamp(-CLIP, CLIP)
 
@@ -250,71 +230,62 @@ def train_exit_head(
             squared_R: Tensor = (output_R - label_R[rows_R]).square()
             return squared_R
 
-        networks[depth], note = _train(gathered, depth, error, float(label_R.mean()), training)
-        notes.append(note)
+        networks[depth] = _train(gathered, depth, error, float(label_R.mean()), training)
         with torch.no_grad():
             beyond_R = networks[depth](features(gathered.at(depth)))
-    labels = "gain of the next loop and of going on from there, from the last loop backwards"
-    card = _card(gathered, "exit", labels, "; ".join(reversed(notes)))
-    return ExitHead(networks=dict(sorted(networks.items())), card=card, earliest=first)
+    card = Card(kind="exit", model=gathered.model, boundary=gathered.boundary)
+    return ExitHead(networks=networks, card=card)
 
 
 def _train(
     gathered: Gathered, depth: int, loss: Callable[[Tensor, Tensor], Tensor], offset: float, training: Training
-) -> tuple[Network, str]:
-    """The network with the smallest mean loss on the held-out questions, and how it compares with the constant."""
+) -> Network:
+    """The network with the smallest mean loss on the held-out questions."""
     x_RF = features(gathered.at(depth))
     held_R = torch.from_numpy(gathered.trace.question_R % HELD_OUT == HELD_OUT - 1)
     kept, held = torch.nonzero(~held_R)[:, 0], torch.nonzero(held_R)[:, 0]
     if not len(held):
         kept = held = torch.arange(len(held_R))
-    rng_state = torch.random.get_rng_state()
-    torch.manual_seed(training.seed)
-    weight_KF = torch.randn(training.hidden, x_RF.shape[1]) * x_RF.shape[1] ** -0.5
-    trained = [weight_KF, torch.zeros(training.hidden), torch.zeros(training.hidden), torch.tensor(offset)]
-    moments = x_RF[kept].mean(dim=0), x_RF[kept].std(dim=0).clamp_min(1e-6)
-    network = Network(*moments, *(tensor.requires_grad_() for tensor in trained))
-    steps = max(1, training.epochs * len(kept) // training.batch)
-    optimiser = torch.optim.AdamW(trained, training.rate, weight_decay=training.decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, training.rate, total_steps=steps + 1)
+    mean_F, deviation_F = x_RF[kept].mean(dim=0), x_RF[kept].std(dim=0).clamp_min(1e-6)
+    x_RF = (x_RF - mean_F) / deviation_F
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(training.seed)
+        network = Network(x_RF.shape[1], training.hidden, training.dropout)
+        nn.init.normal_(network.inner.weight, std=x_RF.shape[1] ** -0.5)
+        for start, value in ((network.inner.bias, 0.0), (network.outer.weight, 0.0), (network.outer.bias, offset)):
+            nn.init.constant_(start, value)
+        steps = max(1, training.epochs * len(kept) // training.batch)
+        optimiser = torch.optim.AdamW(network.parameters(), training.rate, weight_decay=training.decay)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, training.rate, total_steps=steps + 1)
 
-    def now() -> tuple[float, list[Tensor]]:
-        with torch.no_grad():
-            return float(loss(network(x_RF[held]), held).mean()), [tensor.detach().clone() for tensor in trained]
+        @torch.no_grad()
+        def held_out() -> float:
+            return float(loss(network.eval()(x_RF[held]), held).mean())
 
-    start, chosen = now()
-    best = start
-    for step in range(steps):
-        rows = kept[torch.randint(len(kept), (training.batch,))]
-        optimiser.zero_grad()
-        loss(network(x_RF[rows], training.dropout), rows).mean().backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        schedule.step()
-        if (step + 1) % max(1, steps // training.epochs) == 0:
-            reached, weights = now()
-            if reached < best:
-                best, chosen = reached, weights
-    torch.random.set_rng_state(rng_state)
-    return Network(*moments, *chosen), f"loop {depth}: held-out loss {best:.6f}, of the constant {start:.6f}"
-
-
-def _card(gathered: Gathered, kind: Literal["exit", "scale"], labels: str, notes: str) -> Card:
-    sizes = {"questions": gathered.trace.questions, "positions": len(gathered.trace)}
-    return Card(kind=kind, model=gathered.model, boundary=gathered.boundary, labels=labels, notes=notes, **sizes)
+        best, chosen = held_out(), deepcopy(network.state_dict())
+        for step in range(1, steps + 1):
+            rows = kept[torch.randint(len(kept), (training.batch,))]
+            optimiser.zero_grad()
+            loss(network.train()(x_RF[rows]), rows).mean().backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+            if step % max(1, steps // training.epochs) == 0 and (reached := held_out()) < best:
+                best, chosen = reached, deepcopy(network.state_dict())
+    network.load_state_dict(chosen)
+    with torch.no_grad():  # from here on it reads the features as they are
+        network.inner.weight.div_(deviation_F)
+        network.inner.bias.sub_(network.inner.weight @ mean_F)
+    return network.eval().requires_grad_(False)
 
 
 def save_head(head: Head, path: Path) -> Path:
     """Write a head as safetensors, whole or not at all."""
     assert head.card is not None
-    tensors = {
-        f"loop{depth}.{name}": tensor.contiguous()
-        for depth, network in head.networks.items()
-        for name, tensor in vars(network).items()
-    }
-    settings = {"threshold": head.threshold, "earliest": head.earliest} if isinstance(head, ExitHead) else {}
+    tensors = nn.ModuleDict({f"loop{depth}": network for depth, network in head.networks.items()}).state_dict()
+    card = head.card.model_copy(update={"threshold": head.threshold} if isinstance(head, ExitHead) else {})
     with clear_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, save(tensors, {"loopscope_head": head.card.model_copy(update=settings).model_dump_json()}))
+    write_atomically(path, save(tensors, {"loopscope_head": card.model_dump_json()}))
     return path
 
 
@@ -329,14 +300,15 @@ def load_head(path: str | Path) -> Head:
     try:
         with safe_open(path, framework="pt") as file:
             card = Card.model_validate_json((file.metadata() or {}).get("loopscope_head", ""))
-            for loop in {name.partition(".")[0] for name in file.keys()}:  # noqa: SIM118
-                parts = (file.get_tensor(f"{loop}.{field.name}").float() for field in dataclasses.fields(Network))
-                networks[int(loop.removeprefix("loop"))] = Network(*parts)
-    except (OSError, SafetensorError, ValidationError, ValueError) as error:
+            for loop in sorted({name.partition(".")[0] for name in file.keys()}):  # noqa: SIM118
+                tensors = {name: file.get_tensor(f"{loop}.{name}") for name in Network(1, 1).state_dict()}
+                hidden, width = tensors["inner.weight"].shape
+                network = networks[int(loop.removeprefix("loop"))] = Network(width, hidden)
+                network.eval().requires_grad_(False).load_state_dict(tensors)
+    except (OSError, SafetensorError, ValidationError, ValueError, RuntimeError) as error:
         raise LoopscopeError(f"{path} is not a head that loopscope wrote: {str(error).splitlines()[0]}") from None
-    if not networks or min(networks) < 1 or not all(network.fits() for network in networks.values()):
-        raise LoopscopeError(f"{path} is not a head that loopscope wrote: its tensors do not belong together")
-    networks = dict(sorted(networks.items()))
+    if min(networks, default=0) < 1:
+        raise LoopscopeError(f"{path} is not a head that loopscope wrote: it has no network of a loop")
     if card.kind == "scale":
         return ScaleHead(networks, card)
-    return ExitHead(threshold=card.threshold, earliest=card.earliest, networks=networks, card=card)
+    return ExitHead(threshold=card.threshold, networks=networks, card=card)

@@ -22,7 +22,7 @@ import dataclasses
 from bisect import bisect_right
 from dataclasses import dataclass
 from operator import lt
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,21 +115,15 @@ def recorded(trace: Trace, depth: int, read: set[int]) -> Seen:
     return Seen(depth, (), signal)
 
 
-def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None) -> Exits:
-    """The exits of a policy.
-
-    Args:
-        policy: it must read signals alone and move no state.
-        trace: what was recorded.
-        floor: no policy stops before this loop.
-        last: the loop at which everything stops; the last one recorded by default.
+def follow(policy: Policy, trace: Trace) -> Exits:
+    """The exits of a policy, which must read signals alone and move no state; all stop at the last loop recorded.
 
     Raises:
         LoopscopeError: the policy cannot be followed over a trace.
     """
     if "states" in policy.signals:
         raise LoopscopeError(f"{policy.name!r} reads states, which a trace does not hold: run it with the model")
-    rows, last = len(trace), trace.loops if last is None else min(last, trace.loops)
+    rows, last = len(trace), trace.loops
     depth_R, checks_R = np.full(rows, last, dtype=np.int64), np.zeros(rows, dtype=np.int64)
     scale_R, omega_R, going_R = np.ones(rows), np.zeros(rows), np.ones(rows, dtype=bool)
     memory, read = memory_of(policy, rows), set[int]()
@@ -137,7 +131,7 @@ def follow(policy: Policy, trace: Trace, floor: int = 1, last: int | None = None
         known = len(read)
         decision = decision_of(policy, recorded(trace, depth, read), memory, rows)
         checks_R[going_R] += len(read) - known
-        stop_R = going_R & np.asarray(decision.stop, dtype=bool) & (depth >= max(policy.earliest, floor))
+        stop_R = going_R & np.asarray(decision.stop, dtype=bool) & (depth >= policy.earliest)
         if depth == last:
             stop_R = going_R
         scale_R = np.where(stop_R, np.asarray(decision.scale, dtype=np.float64), scale_R)
@@ -179,7 +173,7 @@ def _points(trace: Trace, depth: int, scale_N: Floats) -> tuple[Floats, Floats, 
     if np.isin(scale_N, (0.0, 1.0)).all():
         ends = [max(depth - 1, 1), depth]
         known_RJ = np.stack([trace.log_prob(end) for end in ends], axis=1)
-        right_RJ = np.stack([trace.correct[:, end - 1] for end in ends], axis=1).astype(np.float64)
+        right_RJ = np.stack([trace.signal("top_id", end) == trace.target_R for end in ends], axis=1).astype(np.float64)
         return known_RJ, right_RJ, np.stack([1 - scale_N, scale_N], axis=1)
     known_RJ = trace.scaled(depth)
     return known_RJ, np.full_like(known_RJ, np.nan), np.stack(interpolation_weights(scale_N), axis=1)
@@ -214,28 +208,26 @@ def random_permutation(exits: Exits, trace: Trace, costs: Costs = FREE) -> Resul
 CANDIDATES = 1024
 """Thresholds to choose from: quantiles of what the rule compares."""
 
-R = TypeVar("R", bound=ThresholdRule)
 
-
-def fit(rule: R, trace: Trace, target: float, costs: Costs = FREE, floor: int = 1, last: int | None = None) -> R:
-    """The rule with the threshold that meets a target cost on a train trace; see `follow` for floor and last."""
-    candidates = thresholds(rule, trace, last)
+def fit(rule: ThresholdRule, trace: Trace, target: float, costs: Costs = FREE) -> ThresholdRule:
+    """The rule with the threshold that meets a target cost on a train trace."""
+    candidates = _thresholds(rule, trace)
     # In the order of rising cost: a rule that stops below its threshold stops later the smaller it is.
     candidates = candidates if rule.test is not lt else candidates[::-1]
 
     def cost(candidate: float) -> float:
-        exits = follow(dataclasses.replace(rule, threshold=float(candidate)), trace, floor, last)
+        exits = follow(dataclasses.replace(rule, threshold=float(candidate)), trace)
         return float(trace.mean(costs(exits.depth_R, exits.checks_R)).mean())
 
     dearer = bisect_right(candidates, target + 1e-9, key=cost)
     return dataclasses.replace(rule, threshold=float(candidates[max(dearer - 1, 0)]))
 
 
-def thresholds(rule: ThresholdRule, trace: Trace, last: int | None = None) -> Floats:
+def _thresholds(rule: ThresholdRule, trace: Trace) -> Floats:
     """Candidates in rising order: quantiles of what the rule compares over positions and loops, and beyond."""
     memory = rule.start(len(trace))
     values: list[NDArray[np.float64]] = []
-    for depth in range(1, (trace.loops if last is None else min(last, trace.loops)) + 1):
+    for depth in range(1, trace.loops + 1):
         value_R = rule.value(recorded(trace, depth, set()), memory)
         values.append(np.asarray(value_R, dtype=np.float64) + np.zeros(len(trace)))
     found = np.concatenate(values)

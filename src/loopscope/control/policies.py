@@ -29,8 +29,6 @@ from typing import Any
 from loopscope.control.policy import Array, Decision, Direction, Policy, Seen
 from loopscope.errors import LoopscopeError
 
-NAN, EVERY_LOOP = float("nan"), float("inf")
-
 
 @dataclass(frozen=True)
 class ThresholdRule(Policy):
@@ -40,10 +38,9 @@ class ThresholdRule(Policy):
         name: what tables call it.
         threshold: what the number is compared with.
         signals: what it reads.
-        number: the number, [R], from what is seen and a memory; the first signal where left out.
+        number: the number, [R], from what is seen and a memory, called after every loop; the first signal if left out.
         earliest: no stop before this loop.
         test: the comparison: `operator.lt`, `gt` or `ge`.
-        lookback: how many loops before the earliest one it must see, for what it remembers.
         late: whether it stops one loop after the comparison held.
         budget: the loop at which everything stops; None for the last loop there is.
     """
@@ -54,7 +51,6 @@ class ThresholdRule(Policy):
     number: Callable[[Seen, dict[str, Any]], Array] | None = None
     earliest: int = 2
     test: Callable[[Any, Any], Any] = lt
-    lookback: float = 0
     late: bool = False
     budget: int | None = None
 
@@ -64,7 +60,7 @@ class ThresholdRule(Policy):
 
     def decide(self, seen: Seen, memory: dict[str, Any]) -> Decision:
         """Stop where the comparison holds."""
-        if seen.depth < self.earliest - self.lookback:
+        if self.number is None and seen.depth < self.earliest:
             return Decision()
         stop = self.test(self.value(seen, memory), self.threshold)
         if self.late:
@@ -81,7 +77,7 @@ def _gate_sum(seen: Seen, memory: dict[str, Any]) -> Array:
 
 
 def _entropy_change(seen: Seen, memory: dict[str, Any]) -> Array:
-    before, memory["entropy"] = memory.get("entropy", NAN), seen.signal("entropy")
+    before, memory["entropy"] = memory.get("entropy", float("nan")), seen.signal("entropy")
     return abs(memory["entropy"] - before)
 
 
@@ -96,7 +92,7 @@ def _unchanged(seen: Seen, memory: dict[str, Any]) -> Array:
 def _larger_acceleration(seen: Seen, memory: dict[str, Any]) -> Array:
     """The larger of the last two; NaN where there are not two."""
     now = seen.signal("acceleration")
-    before, memory["acceleration"] = memory.get("acceleration", NAN), now
+    before, memory["acceleration"] = memory.get("acceleration", float("nan")), now
     return now * (now >= before) + before * (now < before) + 0.0 * before
 
 
@@ -107,16 +103,16 @@ def _ratio(above: str, below: str) -> Callable[[Seen, Any], Array]:
 RULES = {
     rule.name: rule
     for rule in (
-        ThresholdRule("Ouro gate", 1.0, ("gate",), _gate_sum, 1, ge, EVERY_LOOP),
-        ThresholdRule("Ouro gate, one late", 1.0, ("gate",), _gate_sum, 2, ge, EVERY_LOOP, late=True),
+        ThresholdRule("Ouro gate", 1.0, ("gate",), _gate_sum, 1, ge),
+        ThresholdRule("Ouro gate, one late", 1.0, ("gate",), _gate_sum, 2, ge, late=True),
         ThresholdRule("KL", 5e-4, ("kl_from_previous",)),
         ThresholdRule("min-p KL", 1e-5, ("kl_min_p",)),
-        ThresholdRule("entropy difference", 1e-3, ("entropy",), _entropy_change, lookback=1),
+        ThresholdRule("entropy difference", 1e-3, ("entropy",), _entropy_change),
         ThresholdRule("latent difference", 0.03, ("step_norm", "state_norm"), _ratio("step_norm", "state_norm")),
         ThresholdRule("hidden difference", 1e-2, ("step_norm",)),
         ThresholdRule("cosine", 1e-3, ("state_cosine",), lambda seen, _: 1.0 - seen.signal("state_cosine")),
-        ThresholdRule("argmax stability", 5, ("top_id",), _unchanged, 2, ge, EVERY_LOOP),
-        ThresholdRule("acceleration", 1e-3, ("acceleration",), _larger_acceleration, 3, lookback=1),
+        ThresholdRule("argmax stability", 5, ("top_id",), _unchanged, 2, ge),
+        ThresholdRule("acceleration", 1e-3, ("acceleration",), _larger_acceleration, 3),
         ThresholdRule(
             "relative acceleration", 0.03, ("acceleration", "state_norm"), _ratio("acceleration", "state_norm")
         ),
@@ -155,23 +151,22 @@ class FixedDepth(Policy):
 
 @dataclass(frozen=True)
 class FixedScale(Policy):
-    """The step to loop `first`, and every later one unless `only`, is taken at scale α; `stop` reads there."""
+    """The step to loop `first`, and every later one, is taken at scale α; `stop` reads there."""
 
     scale: float
     first: int = 1
-    only: bool = False
     stop: bool = False
 
     @property
     def name(self) -> str:  # type: ignore[override]
         """The scale and where it begins."""
-        where = "at" if self.only or self.stop else "from"
+        where = "at" if self.stop else "from"
         return f"scale {self.scale:g} {where} {self.first - 1}→{self.first}"
 
     def decide(self, seen: Seen, memory: Any) -> Decision:
         """The scale at its loops."""
-        scaled = seen.depth == self.first or (seen.depth > self.first and not self.only)
-        return Decision(self.stop and seen.depth >= self.first, self.scale if scaled else 1.0)
+        reached = seen.depth >= self.first
+        return Decision(self.stop and reached, self.scale if reached else 1.0)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from loopscope.control.act import Questions, act, costs_of, measure_lines
 from loopscope.control.comparison import Comparison, Tested, update_of
-from loopscope.control.offline import Costs, known_costs, score
+from loopscope.control.offline import Costs, Result, known_costs, score
 from loopscope.control.policies import FixedScale, Taps
 from loopscope.control.policy import Policy
-from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, text, whole
+from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, text
 from loopscope.measuring.arguments import task_list
 from loopscope.measuring.loading import load_configured_model
 from loopscope.measuring.verify import Named, Sources, config_of
@@ -34,15 +35,12 @@ from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
     from loopscope.api import Tasks
-    from loopscope.control.act import Questions
     from loopscope.models.in_memory import ModelSpec
     from loopscope.store import StoredRun
     from loopscope.studies.figures.style import FigureResult
 
 Tier = Literal["trace", "readouts", "acting"]
 TIERS = ("trace", "readouts", "acting")
-DEEPEST = 1_000_000
-"""The largest floor that may be given."""
 OMEGAS = np.linspace(-1, 1, 41)
 """Where lines of logits are measured."""
 
@@ -77,7 +75,6 @@ def control(
     policies: Sequence[Policy | str | os.PathLike[str]] = (),
     heads: str | os.PathLike[str] | None = None,
     target_cost: float | None = None,
-    floor: int = 1,
     check_cost: float | None = None,
     outside_cost: float | None = None,
     bootstrap: Bootstrap | None = None,
@@ -93,11 +90,10 @@ def control(
 
     Args:
         runs: run directories or opened runs: the train split's and others.
-        policies: besides the published rules: policies of your own, "mine.py:NAME", or files of heads.
+        policies: besides the published rules: policies of your own, or "mine.py:NAME".
         heads: a folder of learned heads: those in it are used; an exit head or a scale head that is missing is trained
             on the train split and kept there, which takes a pass of the model.
         target_cost: mean cost in loops to which rules are fitted; that of the best fixed depth by default.
-        floor: no rule stops before this loop.
         check_cost: weights of a readout over those of a loop; counted in the model by default.
         outside_cost: weights outside the loop over those of a loop; likewise.
         bootstrap: resamples, seed and level.
@@ -110,30 +106,27 @@ def control(
     Raises:
         LoopscopeError: there is no trace, or a policy cannot be followed over one.
     """
-    floor = whole("floor", floor, 1, DEEPEST)
     choice("tier", tier, TIERS)
-    if tier == "acting" and floor > 1:
-        raise LoopscopeError(f"{setting('floor', floor)} is for {setting('tier', 'trace')}: leave one of them out")
     for name, value in (("target_cost", target_cost), ("check_cost", check_cost), ("outside_cost", outside_cost)):
         if not isinstance(value, int | float | None) or not 0 <= (value or 0) < math.inf:
             raise LoopscopeError(f"{setting(name, value)}: give a number of loops, 0 or more")
     own = [_policy(given) for given in ([policies] if isinstance(policies, str) else policies)]
-    learned = [policy for policy in own if {"exit_head", "scale_head"} & set(policy.signals)]
     if heads is not None and os.path.lexists(text("heads", heads)) and not os.path.isdir(heads):
         raise LoopscopeError(f"{setting('heads', os.fspath(heads))} is not a folder: give one for the learned heads")
     records = open_records(runs)
     with_model = _WithModel(Named(model, task_list(tasks) if tasks else (), optional_text("template", template)))
 
     def prepare(pair: TracePair) -> Given:
-        costs, known = with_model.costs(pair.sources[1][0], outside_cost, check_cost), list(learned)
-        if heads is not None or learned:
-            pair, known = with_model.learned(pair, known, heads)
+        costs, known = with_model.costs(pair.sources[1][0], outside_cost, check_cost), own
+        if heads is not None:
+            pair, learned = with_model.learned(pair, Path(heads))
+            known = [*own, *learned]
         if tier != "trace":
             pair = with_model.lines(pair)
-        return Given(pair, costs, (*(policy for policy in own if policy not in learned), *known))
+        return Given(pair, costs, tuple(known))
 
     acting = with_model.acted if tier == "acting" else None
-    table, scales = control_tables(records, bootstrap, prepare=prepare, target=target_cost, floor=floor, acting=acting)
+    table, scales = control_tables(records, bootstrap, prepare=prepare, target=target_cost, acting=acting)
     if not table.rows:
         raise LoopscopeError(f"control: {table.notes[-1]}")
     return Control(table, scales, records)
@@ -142,12 +135,8 @@ def control(
 def _policy(given: Any) -> Policy:
     if isinstance(given, str | os.PathLike):
         spec = os.fspath(given)
-        if spec.endswith(".safetensors"):
-            from loopscope.control.heads import load_head
-
-            return load_head(spec)
         if not names_code(spec):
-            raise LoopscopeError(f"there is no policy {spec!r}: give mine.py:NAME or a head's .safetensors")
+            raise LoopscopeError(f"there is no policy {spec!r}: give mine.py:NAME")
         given = load_code(spec)
     if isinstance(given, type):
         with user_code(f"making the policy {given.__name__}, which is made without arguments,", always=True):
@@ -161,7 +150,9 @@ class _WithModel:
     """What takes the model of a run and its questions, which are loaded when they are first needed."""
 
     def __init__(self, named: Named) -> None:
-        self._named, self.sources = named, cache(self._sources)
+        self._named = named
+        # The model and the questions of a run, which must be those that it recorded.
+        self.sources: Callable[[StoredRun], Sources] = cache(lambda run: Sources.of(run, named))
 
     def costs(self, run: StoredRun, outside: float | None, check: float | None) -> Costs:
         """The costs that the user gives; the others are known of published models, and counted in any other.
@@ -169,24 +160,19 @@ class _WithModel:
         Raises:
             LoopscopeError: they can be neither.
         """
-        if outside is not None and check is not None:
-            return Costs(outside, check)
-        counted = known_costs(run.manifest.model.name)
-        if counted is None:
-            from loopscope.control.act import costs_of
-
-            with borrowed(self._named.model):
-                counted = costs_of(load_configured_model(config_of(run, self._named)))
-        return Costs(counted.outside if outside is None else outside, counted.check if check is None else check)
-
-    def _sources(self, run: StoredRun) -> Sources:
-        """The model and the questions of a run, which must be those that it recorded."""
-        return Sources.of(run, self._named)
+        if outside is None or check is None:
+            counted = known_costs(run.manifest.model.name)
+            if counted is None:
+                with borrowed(self._named.model):
+                    counted = costs_of(load_configured_model(config_of(run, self._named)))
+            outside, check = (
+                (counted.outside if outside is None else outside),
+                (counted.check if check is None else check),
+            )
+        return Costs(outside, check)
 
     def both(self, pair: TracePair) -> Iterator[tuple[Any, Questions, Any]]:
         """The model, the encoded questions and the trace of the train and the test split."""
-        from loopscope.control.act import Questions
-
         for (run, condition), trace in zip(pair.sources, (pair.train, pair.test), strict=True):
             sources, ids = self.sources(run), set(trace.ids)
             planned = next(
@@ -200,8 +186,6 @@ class _WithModel:
 
     def lines(self, pair: TracePair) -> TracePair:
         """The traces with the log probabilities along scaled readouts of every update, and of every measured chord."""
-        from loopscope.control.act import measure_lines
-
         loops = min(pair.train.loops, pair.test.loops)
         chords = [ends_of(transition) for run, _ in pair.sources for transition in run.manifest.transitions]
         updates = {(k, depth) for k, depth in chords if k >= 1 and depth <= loops}
@@ -212,9 +196,7 @@ class _WithModel:
         )
         return dataclasses.replace(pair, train=train, test=test)
 
-    def learned(
-        self, pair: TracePair, given: list[Any], folder: str | os.PathLike[str] | None
-    ) -> tuple[TracePair, list[Any]]:
+    def learned(self, pair: TracePair, folder: Path) -> tuple[TracePair, list[Policy]]:
         """The traces with the numbers of heads in columns, and the heads, trained where they are missing."""
         from loopscope.control.heads import annotate, gather, load_head, save_head, train_exit_head, train_scale_head
 
@@ -222,29 +204,31 @@ class _WithModel:
             raise LoopscopeError("heads are trained on a train split: measure one with trace=True and give both runs")
         train, test = (gather(*parts) for parts in self.both(pair))
         depth = update_of(pair.train, pair.test, pair.trained_depth)
-        for kind in () if folder is None else ("exit", "scale") if depth is not None else ("exit",):
+        found = []
+        for kind in ("exit", "scale") if depth is not None else ("exit",):
             stem = f"{pair.condition.model.rsplit('/', 1)[-1]}-{pair.condition.task}"
-            path = Path(folder or "") / f"{stem}-{kind}.safetensors"
+            path = folder / f"{stem}-{kind}.safetensors"
             if not path.exists():
                 save_head(train_exit_head(train) if kind == "exit" else train_scale_head(train, depth or 0), path)
-            given = [*given, load_head(path)]
-        return dataclasses.replace(pair, train=annotate(train, *given), test=annotate(test, *given)), given
+            found.append(load_head(path))
+        return dataclasses.replace(pair, train=annotate(train, *found), test=annotate(test, *found)), [*found]
 
     def acted(self, pair: TracePair, found: Comparison) -> Comparison:
         """The policies of a comparison, and those that only a model can follow, carried out on the test questions."""
-        from loopscope.control.act import act
-
         _, (model, questions, trace) = self.both(pair)
-        step = (pair.trained_depth or 1) + 1
-        more: list[Policy] = [FixedScale(0.5, step), FixedScale(0.75, max(step - 1, 1)), Taps()]
-        followed = [entry for entry in found.tested if entry.policy is not None]
-        followed += [Tested(policy.name, "scale", policy, found.best.result) for policy in more]
-        tested = []
-        for entry in followed:
-            assert entry.policy is not None
-            loops = min(pair.train.loops, trace.loops)
-            result = score(act(model, questions, entry.policy, loops), questions, found.costs)
-            others = {} if entry.policy in more else {"trace": entry.result.utility_Q}
-            tested.append(dataclasses.replace(entry, result=result, others=others | {"line": found.line(result)}))
+        loops, step = min(pair.train.loops, trace.loops), (pair.trained_depth or 1) + 1
+
+        def acted(policy: Policy) -> Result:
+            return score(act(model, questions, policy, loops), questions, found.costs)
+
+        tested = [
+            dataclasses.replace(entry, result=acted(entry.policy), others={"trace": entry.result.utility_Q})
+            for entry in found.tested
+            if entry.policy is not None
+        ]
+        more = (FixedScale(0.5, step), FixedScale(0.75, max(step - 1, 1)), Taps())
+        tested += [Tested(policy.name, "scale", policy, acted(policy)) for policy in more]
+        for entry in tested:
+            entry.others["line"] = found.line(entry.result)
         best = next(entry for entry in tested if entry.name == found.best.name)
         return dataclasses.replace(found, tested=tuple(tested), best=best)

@@ -9,19 +9,16 @@ Shapes: R reference positions, T loops, S sequences (options of all questions), 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from loopscope.control.policy import SIGNALS, Direction
 from loopscope.errors import LoopscopeError, setting
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -159,20 +156,22 @@ class Trace(Positions):
             for name in (*SIGNALS, *_MEASURED)
             if name in frame.columns
         }
-        first = frame.gather_every(loops)
-        rows_R, options_R = first["row"].to_numpy(), first["option"].to_numpy()
-        _, at, question_R = np.unique(rows_R, return_index=True, return_inverse=True)
-        pairs, sequence_R = np.unique(np.stack([rows_R, options_R], axis=1), axis=0, return_inverse=True)
-        right = None if right_option is None else [right_option[int(row)] for row in pairs[:, 0]]
+        positions = frame.gather_every(loops).with_columns(
+            question=pl.col("row").rle_id(), sequence=pl.struct("row", "option").rle_id()
+        )
+        sequences, questions = (
+            positions.unique(name, keep="first", maintain_order=True) for name in ("sequence", "question")
+        )
+        right = sequences["option"] if right_option is None else sequences["row"].replace_strict(right_option)
         return cls(
             columns=columns,
-            question_R=question_R.astype(np.int64),
-            sequence_R=sequence_R.astype(np.int64).reshape(-1),
-            target_R=first["token_id"].to_numpy().astype(np.int64),
-            question_S=np.unique(pairs[:, 0], return_inverse=True)[1].astype(np.int64),
-            right_S=np.ones(len(pairs), dtype=bool) if right is None else pairs[:, 1] == right,
-            ids=tuple(first["example_id"].gather(at.tolist()).to_list()),
-            is_options=right is not None,
+            question_R=positions["question"].to_numpy().astype(np.int64),
+            sequence_R=positions["sequence"].to_numpy().astype(np.int64),
+            target_R=positions["token_id"].to_numpy().astype(np.int64),
+            question_S=sequences["question"].to_numpy().astype(np.int64),
+            right_S=(sequences["option"] == right).to_numpy(),
+            ids=tuple(questions["example_id"]),
+            is_options=right_option is not None,
         )
 
     @property
@@ -180,15 +179,15 @@ class Trace(Positions):
         """T."""
         return int(self.columns["log_prob"].shape[1])
 
+    def up_to(self, loops: int) -> Trace:
+        """The first loops of it."""
+        return replace(self, columns={name: values_RT[:, :loops] for name, values_RT in self.columns.items()})
+
     def signal(self, name: str, depth: int) -> NDArray[Any]:
         """A signal of every position after a loop."""
         if name not in self.columns or name in _MEASURED:
             raise LoopscopeError(f"there is no signal {name!r} in this trace: choose from {', '.join(SIGNALS)}")
         return self.columns[name][:, depth - 1]
-
-    def has_gate(self) -> bool:
-        """Whether the model has an exit gate."""
-        return "gate" in self.columns and not np.isnan(self.columns["gate"]).all()
 
     def has_scales(self, depth: int) -> bool:
         """Whether the gains inside the step to this loop are there."""
@@ -210,12 +209,6 @@ class Trace(Positions):
         start = self.log_prob(depth - 1)
         inside = [start + self.columns[name][:, depth - 1] for name in _GAINS]
         return np.stack([start, *inside, self.log_prob(depth)], axis=1)
-
-    @cached_property
-    def correct(self) -> NDArray[np.bool_]:
-        """Whether the likeliest token is the reference, [R, T]."""
-        found: NDArray[np.bool_] = self.columns["top_id"] == self.target_R[:, None]
-        return found
 
 
 def halves(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -19,7 +19,7 @@ from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.known_tasks import find_benchmark
 from loopscope.tasks.lm_eval_requests import is_lm_eval, lm_eval_name
 from loopscope.tasks.own_task import Task, is_dataset
-from loopscope.tasks.selection import LARGEST_ROW, MOST_ROWS, parse_ids
+from loopscope.tasks.source_rows import LARGEST_ROW, MOST_ROWS, parse_ids
 
 DEEPEST = 10_000
 """The deepest loop that can be asked for."""

@@ -19,8 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from loopscope.errors import LoopscopeError, parse_number, setting, whole
 from loopscope.models.packing import Group, Packing, common_prefix, pack
-from loopscope.tasks.encoding import Encoder, Example, LoadedTask, Row, Split
-from loopscope.tasks.lengths import LengthPolicy, fit_length, survey_lengths
+from loopscope.tasks.encoding import Encoder, Example, LengthPolicy, LoadedTask, Row, Split, fit_length, survey_lengths
 
 MOST_QUESTIONS = 1_000_000_000
 """The largest number of questions that a limit, a unit or a batch can name."""

@@ -243,6 +243,15 @@ def load_tokenizer(spec: Any, *, offline: bool | None = None, vocabulary_size: i
     return tokenizer
 
 
+def tokenizer_of(model: Any, given: Any = None) -> Tokenizer:
+    """The tokenizer that was given, by name or as an object, the model's own, or the one of its checkpoint."""
+    given = getattr(model, "tokenizer", None) if given is None else given
+    given = getattr(getattr(model, "card", None), "checkpoint", None) if given is None else given
+    if given is None:
+        raise LoopscopeError(f"{model.name} comes without a tokenizer: give tokenizer=, or token ids")
+    return load_tokenizer(given)
+
+
 def _named(spec: str, offline: bool | None) -> Tokenizer:
     if spec.endswith((".json", ".model")) and not os.path.isdir(spec):
         return _from_path(Path(spec))

@@ -82,7 +82,11 @@ def test_notebooks_get_a_picture_drawn_twice_as_fine(drawn):
 def test_one_question_can_be_drawn(records, synthetic):
     made = records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])}))
     # Policies and scales are fitted on some questions and tested on others; several runs are compared.
-    assert {name for name, study in FIGURES.items() if not study.figure(made, QUICK).shown} <= {"control", "families", "fitted-scale"}
+    assert {name for name, study in FIGURES.items() if not study.figure(made, QUICK).shown} <= {
+        "control",
+        "families",
+        "fitted-scale",
+    }
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,8 @@ class KeyValueCache:
             shape = (rows, heads, self.capacity, width)
             self._slots[slot] = KeysValues(keys_BSKP.new_zeros(shape), values_BSKP.new_zeros(shape))
         held = self._slots[slot]
-        row = torch.arange(rows, device=positions_BS.device)[:, None]
-        held.keys[row, :, positions_BS] = keys_BSKP
-        held.values[row, :, positions_BS] = values_BSKP
+        at = (_rows(positions_BS), slice(None), positions_BS)
+        held.keys[at], held.values[at] = keys_BSKP, values_BSKP
         return self.read(slot)
 
     def read(self, slot: int) -> KeysValues:
@@ -65,6 +64,62 @@ class KeyValueCache:
     def slots(self) -> list[int]:
         """The slots written so far."""
         return sorted(self._slots)
+
+
+class LoopCache(KeyValueCache):
+    """Keys and values by loop, and which of its layers; a family's slots outside the loop stay as they are.
+
+    A position may stop at a loop. It has no entries past that loop: deeper queries read those of its last loop.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._loop = self._last = self._deepest = self._layer = 0
+        self._kept_BS: Tensor | None = None
+
+    def enter(self, loop: int, kept_BS: Tensor) -> None:
+        """The block is about to be called; positions that are `kept` write what they wrote in the loop before."""
+        self._loop = self._last = loop
+        self._layer, self._kept_BS = 0, kept_BS if bool(kept_BS.any()) else None
+
+    def leave(self) -> None:
+        """What follows is outside the loop."""
+        self._loop, self._deepest = 0, max(self._deepest, self._loop)
+
+    def write(self, slot: int, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
+        """Stores new keys and values, those of kept positions excepted; returns the slot up to `used`."""
+        if not self._loop:
+            return super().write(slot, keys_BSKP, values_BSKP, positions_BS)
+        target, source = (loop * _LOOP_SLOTS + self._layer + 1 for loop in (self._loop, self._loop - 1))
+        self._layer += 1
+        if target not in self._slots and self._loop > 1:
+            # No token has come so far: every token's last entries are those of the loop before.
+            self._slots[target] = KeysValues(*(entry.clone() for entry in self._slots[source]))
+        if self._kept_BS is not None:
+            kept, rows = self._kept_BS[..., None, None], _rows(positions_BS)
+            keys_BSKP, values_BSKP = (
+                torch.where(kept, held[rows, :, positions_BS], new)
+                for held, new in zip(self._slots[source], (keys_BSKP, values_BSKP), strict=True)
+            )
+        return super().write(target, keys_BSKP, values_BSKP, positions_BS)
+
+    def stop(self, positions_BS: Tensor) -> None:
+        """No position goes deeper: deeper slots get these positions' last entries."""
+        rows = _rows(positions_BS)
+        for loop in range(self._last + 1, self._deepest + 1):
+            layer = 1
+            while (slot := loop * _LOOP_SLOTS + layer) in self._slots:
+                for old, new in zip(self._slots[self._last * _LOOP_SLOTS + layer], self._slots[slot], strict=True):
+                    new[rows, :, positions_BS] = old[rows, :, positions_BS]
+                layer += 1
+
+
+def _rows(positions_BS: Tensor) -> Tensor:
+    return torch.arange(positions_BS.shape[0], device=positions_BS.device)[:, None]
+
+
+_LOOP_SLOTS = 1 << 20
+"""Slots of one loop; a family numbers those outside the loop from 0 or below it."""
 
 
 @dataclass(frozen=True)

@@ -128,16 +128,13 @@ Prepare = Callable[[TracePair], Given]
 Acting = Callable[[TracePair, Comparison], Comparison]
 
 
-def compared(
-    records: Records, prepare: Prepare = Given, target: float | None = None, floor: int = 1
-) -> Iterator[Compared]:
+def compared(records: Records, prepare: Prepare = Given, target: float | None = None) -> Iterator[Compared]:
     """The comparison of every model and task.
 
     Args:
         records: runs measured with a trace, of a train split and of others.
         prepare: what is added to the published rules on a model and task, and what its loops and checks cost.
         target: mean cost to which rules are fitted; that of the best fixed depth by default.
-        floor: no rule stops before this loop.
     """
     for found_pair in trace_pairs(records):
         given = prepare(found_pair)
@@ -152,7 +149,6 @@ def compared(
             given.policies,
             costs=known or Costs(),
             target=target,
-            floor=floor,
             trained_depth=pair.trained_depth,
         )
         notes.append(
@@ -315,14 +311,13 @@ def control_tables(
     *,
     prepare: Prepare = Given,
     target: float | None = None,
-    floor: int = 1,
     acting: Acting | None = None,
 ) -> tuple[TableResult, TableResult]:
     """The tables `control` and `fitted-scale` with a caller's policies and the lines of logits of its traces.
 
     `acting` carries the policies of a comparison out on the model.
     """
-    chosen = _selection(records, compared(records, prepare, target, floor))
+    chosen = _selection(records, compared(records, prepare, target))
     groups = [each if acting is None else replace(each, found=acting(each.pair, each.found)) for each in chosen.kept]
     settings = bootstrap or Bootstrap()
     scales = [
