@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from loopscope.api import configurations
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.loading import configurations
 from loopscope.training_steps import runs_at
 
 

@@ -47,8 +47,7 @@ def measure(
     *, plan: PlanFlag = False, plan_seconds: PlanSeconds = 5.0, config: ConfigFlag = None, **given: Any
 ) -> None:
     """Measure tasks with a looped model, into a run directory. The same command resumes."""
-    from loopscope.api import measure_config, notify
-    from loopscope.measuring.loading import configurations
+    from loopscope.api import configurations, measure_config, notify
     from loopscope.measuring.run import this_launch
 
     configured = configurations({name: value for name, value in given.items() if value is not None})

@@ -20,8 +20,8 @@ from loopscope.control.policies import FixedScale, Taps
 from loopscope.control.policy import Policy
 from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, text
 from loopscope.measuring.arguments import task_list
-from loopscope.measuring.loading import load_configured_model
 from loopscope.measuring.verify import Named, Sources, config_of
+from loopscope.measuring.worker import load_configured_model
 from loopscope.models.in_memory import borrowed
 from loopscope.models.user_models import load_code, names_code
 from loopscope.stats import Bootstrap

@@ -6,7 +6,9 @@ took that was not interrupted.
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from typing import Any
 from loopscope import api
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.progress import CostEstimate, duration, estimate, together
+from loopscope.measuring.progress import CostEstimate, duration, estimate
 from loopscope.report import write_report
 from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run
@@ -174,7 +176,7 @@ def plan_of_run(run: PaperRun, cost: CostEstimate) -> str:
 
 def plan_of_all(costs: Sequence[tuple[PaperRun, CostEstimate]], *, verify: bool = False) -> str:
     """All runs together in a line, and the longest one; `verify` computes all of them a second time."""
-    whole = together([cost for _, cost in costs])
     slowest, most = max(costs, key=lambda entry: entry[1].seconds)
+    whole = functools.reduce(operator.add, (cost for _, cost in costs))
     again = f"; --verify takes about as long again, {duration(2 * whole.seconds)} in all" if verify else ""
     return f"all runs ({len(costs)}): {whole}; the longest, {slowest.name}, {duration(most.seconds)}{again}"
