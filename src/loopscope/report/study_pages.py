@@ -93,7 +93,7 @@ def _page(result: TableResult) -> dict[str, Any]:
         "title": result.title,
         "caption": result.caption,
         "notes": list(result.notes),
-        "sheets": [_sheet(sheet) for sheet in sheets(result, uniform=True)],
+        "sheets": [_sheet(sheet) for sheet in sheets(result)],
         "latex": result.to_latex(),
         "csv": result.to_polars().write_csv(),
     }

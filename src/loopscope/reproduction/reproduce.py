@@ -24,12 +24,12 @@ from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run
 from loopscope.stats import Bootstrap
 from loopscope.store.files import clear_write_errors, write_atomically
+from loopscope.studies import FIGURES, TABLES
 from loopscope.studies.comparison import Comparison, compare
 from loopscope.studies.conditions import downloaded_commit, place_of
 from loopscope.studies.declare import TableResult
 from loopscope.studies.paper_selection import figure_records, paper_tables
 from loopscope.studies.records import Records
-from loopscope.studies.registry import FIGURES, TABLES
 from loopscope.studies.verdicts import UNVERIFIED
 
 FORMATS = {"text": "txt", "latex": "tex", "csv": "csv"}
@@ -90,7 +90,9 @@ class Reproduction:
         """Compute every run a second time and compare bit for bit; the comparison reads what each run keeps of it."""
         for number, run in enumerate(runs, 1):
             self.notify(f"second computation {number} of {len(runs)}: {run.path.name}")
-            self.notify(str(run.verify(bitwise=True)))
+            found = run.verify(bitwise=True)
+            for line in (*found.findings, *(found.replayed.comparisons if found.replayed else ())):
+                self.notify(str(line))
 
     def weights(self) -> list[str]:
         """A line on each model whose weights come from elsewhere than the hub."""
