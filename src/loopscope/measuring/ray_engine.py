@@ -28,8 +28,7 @@ from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.ray_guard import start_guard
 from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch, ModelFacts, Step
-from loopscope.models.identity import model_identity, own_modules
-from loopscope.models.in_memory import is_factory
+from loopscope.models.in_memory import is_factory, model_identity, own_modules
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.manifest import WorkUnit
 
