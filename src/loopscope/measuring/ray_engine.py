@@ -95,7 +95,7 @@ class RayEngine:
             self.facts = dataclasses.replace(self.facts, info=info)
 
     def run(self, units: Sequence[GivenUnit], done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
-        """Each unit as a worker finishes it, counted just before; units are dealt to the workers in turn."""
+        """Each unit as a worker finishes it, counted just before; units go to the workers in turn."""
         count, deaths = min(self._count, len(units)), Counter[str]()
         busy: dict[Any, tuple[Any, deque[GivenUnit]]] = {}
 

@@ -356,7 +356,8 @@ def run_pending(
     for line in writer.discarded:
         notify(f"{writer.path}: {line}; measuring it again")
     if writer.status == "finished":
-        notify(f"{writer.path} is finished: nothing to measure")
+        again = f"{setting('overwrite', True)} measures again"
+        notify(f"{writer.path} is finished: opened as it is, nothing measured ({again})")
     elif done:
         notify(f"{writer.path}: resuming, {done} of {total} questions are there")
 

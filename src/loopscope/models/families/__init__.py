@@ -34,7 +34,7 @@ class Family:
         model: builds the model of a configuration.
         boundary: where in the model the state is taken; a model may say more.
         kinds: values of `model_type`, `architectures` or `_class_name` in config.json that name it.
-        recognises: tells families of the same kind apart; without kinds, the family itself.
+        recognises: distinguishes families of the same kind; without kinds, the family itself.
     """
 
     name: str

@@ -94,7 +94,7 @@ class FamilyConfig(BaseModel):
 
     @property
     def design(self) -> dict[str, str]:
-        """What tells models of one family apart, in a few words each: `topology`, `injection`, `depth_prior`."""
+        """What distinguishes models of one family, in a few words each: `topology`, `injection`, `depth_prior`."""
         return {}
 
     def attention_sizes(
