@@ -3,14 +3,12 @@
 from loopscope.tasks.encoding import (
     Example,
     LengthPolicy,
-    LengthSurvey,
     LoadedTask,
     Row,
     Sequence,
     encode_pair,
     encode_row,
-    fit_length,
-    survey_lengths,
+    fit_lengths,
 )
 from loopscope.tasks.known_tasks import list_tasks
 from loopscope.tasks.load import load_task
@@ -20,16 +18,14 @@ from loopscope.tasks.source_rows import parse_ids
 __all__ = [
     "Example",
     "LengthPolicy",
-    "LengthSurvey",
     "LoadedTask",
     "Row",
     "Sequence",
     "Task",
     "encode_pair",
     "encode_row",
-    "fit_length",
+    "fit_lengths",
     "list_tasks",
     "load_task",
     "parse_ids",
-    "survey_lengths",
 ]

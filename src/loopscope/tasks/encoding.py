@@ -32,11 +32,11 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol
 
-from loopscope.errors import LoopscopeError, choice
+from loopscope.errors import LoopscopeError
 
 Scalar = str | int | float | bool | None
 
@@ -115,6 +115,16 @@ class Example:
     def prediction_count(self) -> int:
         """How many tokens are scored, over all sequences."""
         return sum(len(sequence.positions) for sequence in self.sequences)
+
+    @property
+    def longest(self) -> int:
+        """The tokens of its longest sequence."""
+        return max(len(sequence.token_ids) for sequence in self.sequences)
+
+    @property
+    def least(self) -> int:
+        """The tokens that must stay of some sequence: what is scored, and one before it."""
+        return max(len(sequence.token_ids) - sequence.positions[0] for sequence in self.sequences)
 
 
 Split = Literal["joint", "separate", "harness", "ids"]
@@ -299,72 +309,35 @@ def canonical(content: object) -> bytes:
 LengthPolicy = Literal["error", "skip", "truncate-left"]
 
 
-class LongExample(NamedTuple):
-    """A question with a sequence that does not fit: its longest, and the most tokens that must stay."""
+def fit_lengths(examples: Collection[Example], allowed: int, policy: LengthPolicy) -> list[Example | None]:
+    """Each example as the policy lets it through: itself, cut, or None where it is left out.
 
-    id: str
-    source_row: int
-    tokens: int
-    needed: int
-
-
-@dataclass(frozen=True)
-class LengthSurvey:
-    """The lengths of a task's sequences against what a model allows.
-
-    Attributes:
-        allowed: positions of the model.
-        examples: questions looked at.
-        longest: tokens of the longest sequence.
-        too_long: the questions that do not fit, in source order.
+    Raises:
+        LoopscopeError: the policy cannot go on with these examples; the first of them are named.
     """
-
-    allowed: int
-    examples: int
-    longest: int
-    too_long: tuple[LongExample, ...]
-
-    def check(self, policy: LengthPolicy) -> None:
-        """Raise if the policy cannot go on with these questions."""
-        choice("long", policy, get_args(LengthPolicy))
-        uncuttable = [example for example in self.too_long if example.needed > self.allowed]
-        if policy == "error" and self.too_long:
-            remedy = "skip them or cut their contexts (policy skip or truncate-left)"
-            raise LoopscopeError(f"{self.describe(self.too_long)}; {remedy}")
-        if policy == "truncate-left" and uncuttable:
-            raise LoopscopeError(f"{self.describe(uncuttable)} even without a context; use the policy skip")
-
-    def describe(self, listed: Collection[LongExample] | None = None) -> str:
-        """One line: how many do not fit, and the first of them."""
-        listed = self.too_long if listed is None else listed
-        if not listed:
-            return f"all {self.examples} questions fit into {self.allowed} tokens (longest {self.longest})"
-        first = ", ".join(f"{example.id} ({example.tokens} tokens)" for example in islice(listed, 5))
+    long = [example for example in examples if example.longest > allowed]
+    listed, remedy = long, ""
+    if policy == "error":
+        remedy = "; skip them or cut their contexts (policy skip or truncate-left)"
+    elif policy == "truncate-left":
+        listed = [example for example in long if example.least > allowed]
+        remedy = " even without a context; use the policy skip"
+    elif len(long) < len(examples):
+        listed = []
+    if listed:
+        first = ", ".join(f"{example.id} ({example.longest} tokens)" for example in listed[:5])
         more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
-        return f"{len(listed)} of {self.examples} questions are longer than {self.allowed} tokens: {first}{more}"
+        raise LoopscopeError(
+            f"{len(listed)} of {len(examples)} questions are longer than {allowed} tokens: {first}{more}{remedy}"
+        )
+    return [_fitted(example, allowed, policy) for example in examples]
 
 
-def survey_lengths(examples: Iterable[Example], allowed: int) -> LengthSurvey:
-    """Look at every example once; nothing is kept but the names of those that do not fit."""
-    count = longest = 0
-    too_long: list[LongExample] = []
-    for example in examples:
-        count += 1
-        tokens = max(len(sequence.token_ids) for sequence in example.sequences)
-        longest = max(longest, tokens)
-        if tokens > allowed:
-            needed = max(len(sequence.token_ids) - sequence.positions[0] for sequence in example.sequences)
-            too_long.append(LongExample(example.id, example.source_row, tokens, needed))
-    return LengthSurvey(allowed, count, longest, tuple(too_long))
-
-
-def fit_length(example: Example, allowed: int, policy: LengthPolicy) -> Example | None:
-    """The example as the policy lets it through: itself, cut, or None when it is skipped."""
-    if all(len(sequence.token_ids) <= allowed for sequence in example.sequences):
+def _fitted(example: Example, allowed: int, policy: LengthPolicy) -> Example | None:
+    if example.longest <= allowed:
         return example
     if policy == "skip":
         return None
-    survey_lengths([example], allowed).check(policy)
     return dataclasses.replace(example, sequences=tuple(_cut(sequence, allowed) for sequence in example.sequences))
 
 
