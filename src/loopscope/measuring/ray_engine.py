@@ -28,8 +28,7 @@ from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.ray_guard import start_guard
 from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch, ModelFacts, Step
-from loopscope.models.identity import model_identity, own_modules
-from loopscope.models.in_memory import is_factory
+from loopscope.models.in_memory import is_factory, model_identity, own_modules
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.manifest import WorkUnit
 
@@ -98,7 +97,7 @@ class RayEngine:
             self.facts = dataclasses.replace(self.facts, info=info)
 
     def run(self, units: Iterable[GivenUnit], done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
-        """Each unit as a worker finishes it, counted just before; units are dealt to the workers in turn."""
+        """Each unit as a worker finishes it, counted just before; units go to the workers in turn."""
         units = list(units)
         count, deaths = min(self._count, len(units)), Counter[str]()
         busy: dict[Any, tuple[Any, deque[GivenUnit]]] = {}
