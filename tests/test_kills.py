@@ -29,6 +29,9 @@ COMMANDS = {
     "control": "control train test --heads heads --output figure.pdf --format csv",
 }
 SLOW = {"measure": 20, "reproduce": 15, "control": 15}
+"""Kills of the slow test. `control` has 15 operations: it is killed before each of them, so while and between heads are
+trained, and before each file of a head is whole.
+"""
 SMALL = {
     "architectures": ["OuroForCausalLM"],
     "model_type": "ouro",

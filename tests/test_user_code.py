@@ -96,7 +96,7 @@ def test_where_a_policy_starts_is_its_own_code_too() -> None:
         ({"embed": lambda ids: ids.nothing}, "wrap: embed= for two rows"),
         ({"head": torch.zeros(16, 9), "readout": None}, "wrap: the readout of a state"),
         ({"head": 5, "readout": None}, "wrap: head= takes"),
-        ({"readout": lambda h: torch.zeros(2, 3, 16, device="meta")}, "logits on meta"),
+        ({"readout": lambda h: torch.zeros(2, 3, 16, device="meta")}, "on meta for"),
         ({"max_positions": 0}, "max_positions=0 is too small"),
     ],
 )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from loopscope.tasks.embedded_tasks import EMBEDDED_TASKS, FOLDER
+from loopscope.tasks.known_tasks import EMBEDDED_TASKS, FOLDER
 from research.data import arithmetic, stories
 
 WRITERS = {"arithmetic": arithmetic.row, "stories": stories.row}

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from loopscope.stats.resampling import Estimate, Interval
 from loopscope.studies.figures.control import scale_panels
-from loopscope.studies.figures.style import drawing
+from loopscope.studies.figures.style import settings
 
 STORED = Path(__file__).with_name("fitted_scale.json")
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "fitted-scale.png"
@@ -53,7 +53,7 @@ def title(result: dict[str, Any]) -> str:
 def draw(results: list[dict[str, Any]], picture: Path) -> None:
     """One column for each model and task."""
     groups = {f"{title(result)}\n{result['task']}": (rows_of(result), result["trained_depth"]) for result in results}
-    with matplotlib.rc_context(drawing().settings()):
+    with matplotlib.rc_context(settings()):
         figure = Figure(figsize=(1.25 * len(groups) + 1, 3.4), layout="constrained")
         scale_panels(figure, groups)
         picture.parent.mkdir(exist_ok=True)

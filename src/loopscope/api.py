@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import functools
+import glob
 import itertools
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import torch
 
-from loopscope.errors import LoopscopeError, setting
+from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.measuring.arguments import Numbers
 from loopscope.measuring.config import LongPolicy, MeasureConfig
-from loopscope.measuring.loading import configurations, in_memory, model_spec
 from loopscope.measuring.progress import SECONDS, CostEstimate, estimate
 from loopscope.measuring.run import Notify, run_config, this_launch
 from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.run import Run
+from loopscope.store.run import is_run
 from loopscope.tasks.own_task import Task
+from loopscope.training_steps import step_order
 
 Text: TypeAlias = str | os.PathLike[str]
 Tasks: TypeAlias = Text | Task | Iterable[Text | Task]
@@ -38,6 +41,58 @@ def configured(args: tuple[Any, ...], given: dict[str, Any]) -> MeasureConfig:
     if not isinstance(config, MeasureConfig):
         raise LoopscopeError(f"{setting('config', config)} is not a MeasureConfig")
     return config.but(**given) if given else config
+
+
+LONGEST_NAME = 200
+"""Characters of a run's folder."""
+
+
+def configurations(
+    given: Mapping[str, Any], make: Callable[[dict[str, Any]], MeasureConfig] = lambda given: MeasureConfig(**given)
+) -> list[MeasureConfig]:
+    """The configuration of each model of a text or a list; each of several has a folder of its own in the output."""
+    model = given.get("model")
+    listed = list(model) if isinstance(model, list | tuple) else [model]
+    names = [name for each in listed for name in model_names(text("model", each))]
+    if len(names) == 1:
+        return [make({**given, "model": names[0]})]
+    if given.get("output") is None:
+        raise LoopscopeError(f"{len(names)} models need a folder for their runs: give {setting('output')}")
+    output = Path(text("output", given["output"]))
+    if is_run(output):
+        raise LoopscopeError(
+            f"{output} is a run directory, and {len(names)} models need a folder of runs: choose another"
+            f" {setting('output')}"
+        )
+    # Folders are the last parts of the names, or the whole of them where these are the same.
+    for parts in ([PurePath(name).name for name in names], names):
+        folders = [re.sub(r"[^\w.@=+-]+", "-", part).strip("-.")[:LONGEST_NAME] or "model" for part in parts]
+        if len({folder.lower() for folder in folders}) == len(names):
+            return [
+                make({**given, "model": name, "output": output / folder})
+                for name, folder in zip(names, folders, strict=True)
+            ]
+    raise LoopscopeError(f"{setting('model')} names {shown(names[-1])} and another of the same name: name each once")
+
+
+def model_names(given: str) -> list[str]:
+    """The models that a text names, the folders of a pattern in the order of their training steps.
+
+    >>> model_names("toy-ouro, toy-huginn")
+    ['toy-ouro', 'toy-huginn']
+    """
+    if os.path.exists(given):
+        return [given]
+    names: list[str] = []
+    for piece in (text("model", piece.strip()) for piece in given.split(",")):
+        if re.search(r"[*?\[]", piece) is None or os.path.exists(piece):
+            names.append(piece)
+            continue
+        folders = sorted(filter(os.path.isdir, glob.glob(os.path.expanduser(piece))), key=step_order)
+        if not folders:
+            raise LoopscopeError(f"no folder fits {setting('model', piece)}: name folders that exist")
+        names += [path if "/" in path else f"./{path}" for path in folders]
+    return names
 
 
 _POSITIONAL = ("model", "tasks")
@@ -109,15 +164,20 @@ def measure(
         LoopscopeError: one line for whatever is wrong; what was measured before stays.
     """
     assert config is not None, "`takes_settings` makes one"
-    return measure_config(config)
+    return measure_config(config, notify=notify)
+
+
+def notify(line: str) -> None:
+    """A line on stderr."""
+    print(f"loopscope: {line}", file=sys.stderr)
 
 
 def measure_config(config: MeasureConfig, *, command_line: Sequence[str] = (), notify: Notify | None = None) -> Run:
     """The run of a configuration; `notify` is called with one line for whatever a user should know."""
     if config.output is None and this_launch().ranks > 1:
         raise LoopscopeError(f"the processes of a torchrun need one folder: give {setting('output')}")
-    output = config.output or new_folder(model_spec(config))
-    with borrowed(in_memory(config)):
+    output = config.output or new_folder(config.model_spec)
+    with borrowed(config.model_in_memory):
         return Run(run_config(config, output, command_line, notify))
 
 
@@ -137,7 +197,7 @@ def new_folder(model: str) -> str:
 
 
 def plan(*args: Any, seconds: float = SECONDS, **settings: Any) -> CostEstimate:
-    """What `measure` with the same arguments would take on this machine: tokens, time, memory, disk.
+    """What `measure` with the same arguments would take on this machine: questions, tokens and time.
 
     The model is loaded and some batches are timed for so many seconds; nothing is written.
 

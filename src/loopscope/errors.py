@@ -143,15 +143,6 @@ def whole(name: str, given: int, least: int, most: int) -> int:
     return number
 
 
-def fraction(name: str, given: float | None) -> float | None:
-    """A probability above 0, or nothing."""
-    if given is None:
-        return None
-    if isinstance(given, bool | str) or not hasattr(given, "__float__") or not 0.0 < float(given) <= 1.0:
-        raise LoopscopeError(f"{setting(name, given)} is no probability: give one in (0, 1]")
-    return float(given)
-
-
 def index(given: object) -> int | None:
     """An integer of any library; True and 2.0 are none."""
     if isinstance(given, bool):

@@ -18,7 +18,7 @@ from loopscope.store.manifest import TaskInfo
 from loopscope.store.run import StoredRun
 from loopscope.tasks.lm_eval_requests import PREFIX, Requests, is_lm_eval, lm_eval_name
 from loopscope.tasks.load import is_task_file
-from loopscope.tasks.selection import Selection
+from loopscope.tasks.source_rows import Selection
 
 _UNKNOWN = {"solution": {"acc"}, "options": {"exact_match", "acc_mutual_info"}}
 """Metrics that need what a run does not hold, by the kind of task."""

@@ -48,7 +48,7 @@ class Run(StoredRun):
     def question(
         self, id: str, transition: int | str | None = None, *, task: str | None = None, alpha: float = 1.0
     ) -> QuestionView:
-        """One question at one update: a notebook draws its path and tints its tokens, `print` tells it.
+        """One question at one update: a notebook draws its path and tints its tokens, `print` describes it.
 
         Args:
             id: its identifier, a value of `run.examples["example_id"]`.
@@ -66,25 +66,16 @@ class Run(StoredRun):
 
         return table(name, self, bootstrap)
 
-    def figure(
-        self,
-        name: str,
-        bootstrap: Bootstrap | None = None,
-        *,
-        width: str = "two",
-        style: str | os.PathLike[str] | None = None,
-    ) -> FigureResult:
+    def figure(self, name: str, bootstrap: Bootstrap | None = None) -> FigureResult:
         """One of the paper's figures for this run, e.g. `figure("scale-prediction").save("scale.pdf")`.
 
         Args:
             name: a name from `loopscope studies`.
             bootstrap: resamples, seed and level; the paper's by default.
-            width: for `one` or `two` columns of a paper.
-            style: a style file of matplotlib, whose settings win over loopscope's.
         """
         from loopscope.studies import figure
 
-        return figure(name, self, bootstrap, width=width, style=style)
+        return figure(name, self, bootstrap)
 
     def summary(self) -> str:
         """What every update did, as a table: mean gain, harmful updates, finite-step failures and what recovers them.

@@ -11,7 +11,7 @@ SURFACE = {
     "--target-cost --tasks --template --tier runs",
     "demo": "--all --output --progress --questions",
     "diff": "--fail-if --format --tasks --transitions first second",
-    "figures": "--format --name --output --style --width runs",
+    "figures": "--format --name --output runs",
     "lm-eval": "",
     "measure": "--apply-chat-template --batch-size --certify --config --data-dir --depths --device --dtype --engine "
     "--ids --initial-state --lens --level --limit --long --model --model-args --num-fewshot --output --overwrite "

@@ -14,7 +14,7 @@ from loopscope.control import heads as heads_module
 from loopscope.control.heads import Training
 from loopscope.control.policies import RULES
 from loopscope.errors import LoopscopeError
-from loopscope.studies.registry import table
+from loopscope.studies import table
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -307,6 +307,14 @@ def joined(table: Any, buffer: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + buffer
 
 
+def twice(data: bytes, changes: dict[str, Any], last: bool = False) -> bytes:
+    """The header with its first tensor described twice, once with changes: before the true one, or after it."""
+    table = header(data)[0]
+    name = next(name for name in table if name != "__metadata__")
+    other, whole = json.dumps({name: table[name] | changes})[1:-1], json.dumps(table)[1:-1]
+    return (f"{{{whole}, {other}}}" if last else f"{{{other}, {whole}}}").encode()
+
+
 def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
     """A file whose header was changed and whose buffer was not."""
 
@@ -335,6 +343,7 @@ def _weights() -> Iterator[Case]:
         "a byte-order mark": lambda b: joined(b"\xef\xbb\xbf" + json.dumps(header(b)[0]).encode(), header(b)[1]),
         "a header in UTF-16": lambda b: joined(json.dumps(header(b)[0]).encode("utf-16"), header(b)[1]),
         "no tensors": lambda b: joined({}, b""),
+        "a name for two places": lambda b: joined(twice(b, {"data_offsets": [4, 8]}, last=True), header(b)[1]),
         "a tensor removed": edited(lambda table: table.pop(list(table)[-1])),
         "a tensor too many": edited(lambda table: table.update(x=extra)),
         **{f"dtype {dtype!r}": described(dtype=dtype) for dtype in ("F12", 5, "I32", "F8_E4M3")},
@@ -345,6 +354,18 @@ def _weights() -> Iterator[Case]:
         yield call(f"weights: {name}", lambda p, c=change: ls.load_model(with_file(p, WEIGHTS, c)))
     without = edited(lambda table: table.pop("__metadata__"))
     yield call("accepted: weights: no metadata", lambda p: ls.load_model(with_file(p, WEIGHTS, without)), GOOD)
+    for what, change in {"a name twice": {}, "a name twice, the last counts": {"shape": [7]}}.items():
+        doubled = partial(lambda change, b: joined(twice(b, change), header(b)[1]), change)
+        yield call(f"accepted: weights: {what}", lambda p, c=doubled: ls.load_model(with_file(p, WEIGHTS, c)), GOOD)
+
+    def linked(place: Place) -> Any:
+        """As the hub's cache lays a checkpoint out."""
+        folder, blob = place.copy("model"), place.here / "blob"
+        (folder / WEIGHTS).rename(blob)
+        (folder / WEIGHTS).symlink_to(blob)
+        return ls.load_model(folder)
+
+    yield call("accepted: weights: a link to another folder", linked, GOOD)
 
     def renamed(place: Place, to: str, index: Any) -> Any:
         folder = place.copy("model")

@@ -174,6 +174,7 @@ def _code() -> Iterator[Case]:
             name, *flags = words.split()
             sent = partial(mailed, changes)
             yield command(f"{words} of a run that names {named}", name, sent, *more, *flags, wanted=EITHER)
+    yield call("lm_eval_scores of a run that names a task's file", scores_of_a_file)
 
 
 def mailed(changes: dict[str, Any], place: Place) -> Path:
@@ -191,13 +192,26 @@ def mailed(changes: dict[str, Any], place: Place) -> Path:
         manifest["model"]["spec"] = changes.get("spec", "toy-ouro")
         manifest["settings"]["model_args"] = changes.get("model_args", {})
 
+    from loopscope.store.run import event_line
+
     path = resealed(place, change)
     log = [json.loads(line) for line in (path / "events.jsonl").read_text().split("\n") if line]
     for event in log:
+        event.pop("sha256")
         if event["event"] == "call":
             event.update({name: value for name, value in changes.items() if name in ("tasks", "template")})
-    (path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in log))
+    (path / "events.jsonl").write_bytes(b"".join(map(event_line, log)))
     return path
+
+
+def scores_of_a_file(place: Place) -> Any:
+    """Scores of a run whose only task is called like a file beside it."""
+    import loopscope as ls
+
+    place.file("evil.yaml", "task: evil\ndataset_path: json\ndoc_to_text: !function evil.f\n")
+    place.file("evil.py", EVIL)
+    path = resealed(place, lambda manifest: manifest["tasks"][0].update(name="lm_eval:evil.yaml"))
+    return ls.lm_eval_scores(ls.Run(path))
 
 
 def again(run: Path, model: Path, **changes: Any) -> Any:

@@ -14,7 +14,7 @@ import polars as pl
 import torch
 
 import loopscope as ls
-from loopscope.studies.registry import TABLES
+from loopscope.studies import TABLES
 
 
 @dataclass(frozen=True)

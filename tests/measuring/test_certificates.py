@@ -118,7 +118,10 @@ def test_verdicts_follow_from_the_ends():
         (((0.0, 0.1), (0.1, 0.2), (0.1, 0.2)), (None, None)),
     ]
     for (gain, slope, quarter), (outcome, recovered) in cases:
-        found = checks.verdicts(ends(gain=gain, slope=slope, quarter_gain=quarter, prediction=(1.0, 2.0)))
-        assert found.outcome.tolist() == [outcome]
-        assert found.recovered.tolist() == [recovered]
-        assert found.prediction_sign.tolist() == [1]
+        given = ends(gain=gain, slope=slope, quarter_gain=quarter, prediction=(1.0, 2.0))
+        found, is_open = checks.verdicts(given)
+        known = {-9: None, 0: False, 1: True}
+        assert found["outcome"].tolist() == [-9 if outcome is None else outcome]
+        assert [known[code] for code in found["recovered"].tolist()] == [recovered]
+        assert found["prediction_sign"].tolist() == [1]
+        assert is_open.tolist() == [outcome is None or (outcome == 3 and recovered is None)]

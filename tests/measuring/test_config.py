@@ -74,7 +74,7 @@ def test_an_added_setting_is_everywhere(tmp_path: Path, monkeypatch: pytest.Monk
     command([*words], standalone_mode=False)
     config = wider(**{name: value for name, value in received.items() if value is not None})
     assert config.for_manifest()["blinks"] == 4
-    with pytest.raises(LoopscopeError, match="blinks=10 is too large: give a number from 0 to 9"):
+    with pytest.raises(LoopscopeError, match="blinks=10: Input should be less than or equal to 9"):
         wider(model="toy-ouro", tasks="arithmetic", blinks=10)
 
 

@@ -240,11 +240,10 @@ BROKEN = [
     ("shapes", Unread, "Unread has no readout"),
     ("shapes", Failing, "KeyError: 'no block 7'"),
 ]
-QUICK = [case for case in BROKEN if case[1] is not StraightThrough]
 
 
 def failed(found: ModelCheck) -> list[str]:
-    return [verdict.check for verdict in found.verdicts if verdict.passed is False]
+    return [verdict.check for verdict in found.failed]
 
 
 def test_a_good_model_passes() -> None:
@@ -271,8 +270,8 @@ def test_what_is_wrong_is_found(check: str, kind: type[Good], message: str) -> N
     assert verdict.remedy
 
 
-@pytest.mark.parametrize(("check", "kind", "message"), QUICK, ids=lambda value: getattr(value, "__name__", None))
-def test_measure_refuses_it(check: str, kind: type[Good], message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [WrongSize, Counter, BothWays, RoundedFloat64, NoGradients, Failing])
+def test_measure_refuses_it(kind: type[Good], tmp_path: Path) -> None:
     with pytest.raises(LoopscopeError, match="mine fails the check") as caught:
         measure_with(
             kind(), "arithmetic", output=tmp_path / "run", transitions=[1], limit=1, device="cpu", level="full"
@@ -285,11 +284,7 @@ def test_it_is_shown() -> None:
     found = ls.check(WrongHead())
     assert str(found).startswith("mine: 1 of 8 checks failed\n")
     assert "remedy:     leave `head` out" in str(found)
-    shown = found._repr_html_()
-    assert "failed" in shown
-    assert "<script" not in shown
-    frame = found.to_polars()
-    assert frame.filter(verdict="failed")["check"].to_list() == ["readout"]
+    assert str(ls.check(Good())).startswith("mine: none of 8 checks failed\n")
     assert ls.check(Good(), dtype="float64").passed
 
 
@@ -297,8 +292,7 @@ def test_what_rests_on_a_failed_check_is_not_tried() -> None:
     """A model that draws at random would fail independence as well."""
     found = ls.check(Random())
     assert failed(found) == ["determinism"]
-    assert str(found).startswith("mine: 1 of 3 checks failed; 5 others rest on them and were not tried\n")
-    assert ls.check(Good()).untried == 0
+    assert [verdict.passed for verdict in found.verdicts] == [True, True, False, *[None] * 5]
 
 
 def test_the_object_is_left_as_it_was() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from typer.testing import CliRunner
 
@@ -57,7 +56,7 @@ def mailed(sound: StoredRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with open_or_create(str(folder / "run"), altered) as writer:
             writer.log("call", **{"tasks": ["arithmetic"], "folder": str(tmp_path), "limit": 4, **call})
             for unit in sound.units:
-                frames = {t.name: pl.DataFrame(sound.read_shard(t.name, unit)) for t in sound.manifest.tables()}
+                frames = {t.name: sound.read_shard(t.name, unit) for t in sound.manifest.tables()}
                 writer.commit(unit, frames)
             writer.finish()
         return folder / "run"

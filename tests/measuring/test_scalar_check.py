@@ -10,9 +10,8 @@ import torch
 from loopscope.measuring import checks
 from loopscope.measuring.batching import collate, encode_task
 from loopscope.measuring.checks import scalar_check, scalar_quadratics
-from loopscope.measuring.host_copies import PendingColumns
 from loopscope.measuring.readouts import readout_of
-from loopscope.measuring.update import Layout, Update
+from loopscope.measuring.update import Layout, PendingColumns, Update
 from loopscope.models import load_model, load_tokenizer
 from loopscope.tasks.load import load_task
 

@@ -12,7 +12,7 @@ import pytest
 
 from loopscope.api import measure_with as measure
 from loopscope.errors import LoopscopeError
-from loopscope.measuring import tokens_and_trace
+from loopscope.measuring import readouts
 from loopscope.models import load_model, load_tokenizer
 from loopscope.store import StoredRun, verify
 from loopscope.tasks.encoding import Example, encode_row
@@ -31,9 +31,7 @@ def test_every_column_follows_its_formula(
     same_trace: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Chunks of a few tokens and windows of a few depths.
-    monkeypatch.setitem(tokens_and_trace._CHUNK, "cpu", 512 * 5)
-    monkeypatch.setattr(tokens_and_trace, "_WINDOW", 1)
+    monkeypatch.setitem(readouts.CHUNK, "cpu", 512 * 5)  # chunks of a few tokens
     folder = checkpoint(family)
     run = measured_in_float64(folder, task, tmp_path / "run")
     same_trace(run, load_model(folder, dtype="float64"), examples_of(folder, task))
@@ -72,7 +70,7 @@ def test_a_trace_changes_no_other_table(measured: Callable[..., StoredRun], cont
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"lens": 101}, "lens=101 is too large: give a number from 0 to 100"),
+        ({"lens": 101}, "lens=101: Input should be less than or equal to 100"),
         ({"lens": 2.5}, "not a whole number"),
         ({"trace": "maybe"}, "trace"),
         ({"trace": True, "transitions": [], "depths": [0]}, "trace=True follows the loops: name a depth from 1 on"),

@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor
 
 import loopscope as ls
-from loopscope.measuring import loading
+from loopscope.measuring import worker
 from loopscope.measuring.batching import BatchPolicy, Question, collate, padded_tokens, plan_batches, run_tokens
 from loopscope.measuring.verify import Named, measure_again
 from loopscope.models.families.ouro import Ouro
@@ -24,7 +24,7 @@ from loopscope.tasks.encoding import Example, Row, Sequence
 @pytest.fixture
 def unpadded(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """As on a GPU; on this device the plain code runs part by part."""
-    return lambda chosen: monkeypatch.setattr(loading, "runs_unpadded", lambda model: chosen)
+    return lambda chosen: monkeypatch.setattr(worker, "runs_unpadded", lambda model: chosen)
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["apart", "shared"])

@@ -21,6 +21,7 @@ from loopscope.measuring.batch_pass import BatchPass
 from loopscope.measuring.producers import Tables
 from loopscope.readout import AffinePath, Survey, affine_path_from_states
 from loopscope.store import StoredRun, verify
+from loopscope.tasks.encoding import LoadedTask
 
 SMALL = {"limit": 6, "unit_size": 2, "level": "quick"}
 
@@ -61,6 +62,18 @@ def test_the_next_batch_is_launched_before_the_last_is_finished(
 ) -> None:
     measured("ouro", "arithmetic", **SMALL)
     assert seen == ["launch 0,1", "launch 2,3", "finish 0,1", "launch 4,5", "finish 2,3", "finish 4,5"]
+
+
+def test_questions_are_encoded_once(measured: Callable[..., StoredRun], monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded, encode = [], LoadedTask.encode_row
+
+    def counted(self: LoadedTask, encoder: Any, row: Any) -> Any:
+        encoded.append(row.source_row)
+        return encode(self, encoder, row)
+
+    monkeypatch.setattr(LoadedTask, "encode_row", counted)
+    measured("ouro", "arithmetic", **SMALL)
+    assert encoded == list(range(6))
 
 
 def test_memory_refused_at_the_end_of_a_pass(

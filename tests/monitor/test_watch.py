@@ -261,11 +261,11 @@ def test_mistakes_are_one_line(small, task, rows):
         (lambda: ls.Monitor(model, task, every=0), "every=0 is too small"),
         (lambda: ls.Monitor(model, task, ranks="some"), "choose first, all"),
         (lambda: ls.Monitor(model, task, log=3), "takes a file name"),
-        (lambda: ls.Monitor(model, task, autocast="int8"), "no dtype"),
+        (lambda: ls.Monitor(model, task, autocast="int8"), "not a dtype"),
         (lambda: ls.Monitor(model).measure(1), "nothing to measure"),
         (lambda: ls.Monitor(model, {"input_ids": rows, "labels": rows + 1}), "labels must be the input_ids"),
         (lambda: ls.Monitor(model, (rows, rows)), "one token ahead"),
-        (lambda: ls.Monitor(model, torch.full((2, 5), 99)).measure(1), "outside small's vocabulary"),
+        (lambda: ls.Monitor(model, torch.full((2, 5), 99)).measure(1), "outside its vocabulary of 48"),
         (lambda: ls.Monitor(model, {"input_ids": rows, "labels": torch.full_like(rows, -100)}), "no row"),
     ):
         with pytest.raises(ls.LoopscopeError, match=words):

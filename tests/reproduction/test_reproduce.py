@@ -16,8 +16,8 @@ from loopscope.measuring.batching import BatchPolicy
 from loopscope.measuring.config import PROTOCOLS
 from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
 from loopscope.run import Run
+from loopscope.studies import FIGURES, TABLES
 from loopscope.studies.paper.numbers import model_names, models, tables
-from loopscope.studies.registry import FIGURES, TABLES
 
 OURO = {
     "architectures": ["OuroForCausalLM"], "model_type": "ouro", "hidden_size": 32, "intermediate_size": 64,
@@ -84,7 +84,11 @@ def test_a_part_of_the_plan_that_has_every_kind_of_run(
     run = Run(tmp_path / "runs" / "huginn-gsm8k-train256")
     assert (run.manifest.dtypes.states, run.manifest.level, run.manifest.batch.size) == ("bfloat16", "full", 32)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.parquet")}
-    assert exit_code(command(tmp_path, "--models", "ouro-1.4b", "--only", "tokens")) == 0
+    capsys.readouterr()
+    assert exit_code(command(tmp_path, "--models", "ouro-1.4b", "--only", "tokens", "--verify")) == 0
+    said = capsys.readouterr()
+    assert "the states that the exit gate selects: 0 of 1 batches differ" in said.err
+    assert (tmp_path / "runs" / "ouro-1.4b-tokens" / "verification.json").is_file()
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.parquet")}
 
 
@@ -164,9 +168,7 @@ _BEYOND = {
     "certificates",
     "convergence",
     "families",
-    "flips",
     "longer-steps",
-    "settling",
     "training",
 }
 """Studies with a label of their own that the paper does not have."""

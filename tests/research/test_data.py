@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from loopscope.tasks.embedded_tasks import EMBEDDED_TASKS, FOLDER
+from loopscope.tasks.known_tasks import EMBEDDED_TASKS, FOLDER
 from research.data import make
 from research.data.arithmetic import problem
 from research.data.problem import LITERAL, apply, split_of

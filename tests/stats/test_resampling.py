@@ -16,7 +16,6 @@ from loopscope.stats import (
     Quantile,
     Ratio,
     Spearman,
-    bootstrap,
 )
 from loopscope.stats.statistics import Block
 
@@ -63,7 +62,7 @@ STATISTICS = {
 def test_values_and_intervals_are_those_of_scipys_paired_bootstrap(columns, name):
     make, theirs = STATISTICS[name]
     statistic, data = make(*columns)
-    ours = bootstrap(statistic, SETTINGS)
+    ours = SETTINGS.estimate({0: statistic})[0]
     assert ours.value == pytest.approx(theirs(*data), rel=1e-13)
     assert (ours.interval.low, ours.interval.high) == pytest.approx(scipy_interval(data, theirs), rel=1e-10, abs=1e-12)
 
@@ -98,7 +97,7 @@ def test_statistics_of_different_populations_do_not_mix():
 
 def test_resamples_without_a_denominator_are_left_out_and_counted():
     # One harmful record of three: a resample misses it with probability (2/3)^3.
-    estimate = bootstrap(Ratio([1.0, 0.0, 0.0], [1.0, 0.0, 0.0]))
+    estimate = Bootstrap().estimate({0: Ratio([1.0, 0.0, 0.0], [1.0, 0.0, 0.0])})[0]
     assert estimate.value == 1.0
     assert (estimate.interval.low, estimate.interval.high) == (1.0, 1.0)
     assert estimate.interval.undefined / 2000 == pytest.approx(8 / 27, abs=0.03)
@@ -106,18 +105,18 @@ def test_resamples_without_a_denominator_are_left_out_and_counted():
 
 @pytest.mark.parametrize("statistic", [Mean([]), Ratio([], []), Ratio([0.0, 0.0], [0.0, 0.0]), Quantile([], 0.5)])
 def test_nothing_to_estimate_has_neither_value_nor_interval(statistic):
-    estimate = bootstrap(statistic)
+    estimate = Bootstrap().estimate({0: statistic})[0]
     assert estimate.value is None
     assert estimate.interval is None
 
 
 def test_one_record_has_a_value_and_no_interval():
-    estimate = bootstrap(Mean([3.0]))
+    estimate = Bootstrap().estimate({0: Mean([3.0])})[0]
     assert (estimate.value, estimate.n, estimate.interval) == (3.0, 1, None)
 
 
 def test_extremes_have_no_interval():
-    estimate = bootstrap(Maximum([1.0, 5.0, 2.0]))
+    estimate = Bootstrap().estimate({0: Maximum([1.0, 5.0, 2.0])})[0]
     assert (estimate.value, estimate.interval) == (5.0, None)
 
 

@@ -34,7 +34,7 @@ FEW_TABLES = (
     "certificates",
     "longer-steps",
     "tokens",
-    "settling",
+    "control",
     "transition-selection",
 )
 

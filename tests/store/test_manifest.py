@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from loopscope.errors import LoopscopeError
 from loopscope.store import Manifest, StoredRun
-from loopscope.store.manifest import DEEPEST, MOST_UNITS, BatchInfo, decode_manifest
+from loopscope.store.manifest import BatchInfo, decode_manifest
 from loopscope.store.writer import open_or_create
 
 Contents = Callable[[Path], dict[str, bytes]]
@@ -57,21 +57,6 @@ def test_what_is_not_a_manifest_is_refused(data: bytes) -> None:
         decode_manifest(data, "run")
 
 
-ABSURD: list[Any] = [None, -1, 10**12, 10**30, 1e308, float("nan"), True, "x" * 1000, [], {}, "\ud800"]
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every scalar and list of a manifest."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from places(inner, (*path, key))
-    elif isinstance(value, list) and value:
-        yield path
-        yield from places(value[0], (*path, 0))
-    else:
-        yield path
-
-
 def changed(payload: dict[str, Any], path: tuple[Any, ...], value: Any) -> bytes:
     copy = json.loads(json.dumps(payload))
     at = copy
@@ -79,27 +64,6 @@ def changed(payload: dict[str, Any], path: tuple[Any, ...], value: Any) -> bytes
         at = at[name]
     at[path[-1]] = value
     return json.dumps(copy).encode()
-
-
-def test_an_absurd_value_is_refused_in_one_line_or_is_a_value_of_the_field(make_manifest: Make) -> None:
-    """Every field of the declaration, with every absurd value: never anything but a refusal or a valid manifest."""
-    settings = {"lens": 3, "scales_to": 2.0, "protocol": "paper", "certify": True, "training_step": 5, "note": "x"}
-    payload = json.loads(make_manifest(settings=settings).encode())
-    refused = accepted = 0
-    for path in places(payload):
-        for value in ABSURD:
-            try:
-                manifest = decode_manifest(changed(payload, path, value), "run")
-                units = manifest.units()
-            except (ValueError, LoopscopeError) as error:
-                refused += "\n" not in str(error) and len(str(error)) < 400
-            else:
-                accepted += 1
-                assert len(units) <= MOST_UNITS
-                assert max(manifest.depths) <= DEEPEST
-                assert manifest.lens <= 100
-    assert refused > 300
-    assert refused + accepted == len(list(places(payload))) * len(ABSURD)
 
 
 @pytest.mark.parametrize(

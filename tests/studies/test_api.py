@@ -34,11 +34,5 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path):
 def test_every_study_has_one_line_and_says_what_it_needs():
     for study in (*TABLES.values(), *FIGURES.values()):
         assert "\n" not in study.summary
-        flags = (
-            "--tokens",
-            "--trace",
-            "--certify",
-            "--scales-to",
-            "several steps",
-        )
+        flags = ("--tokens", "--trace", "--certify", "--scales-to", "several steps")
         assert study.needs in ("quick", "grid", "full", *flags)

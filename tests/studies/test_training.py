@@ -11,9 +11,7 @@ from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.report import write_report
 from loopscope.stats import Best, Bootstrap
-from loopscope.studies import figure, table
-from loopscope.studies.registry import open_records
-from loopscope.studies.training import trainings
+from loopscope.studies import figure, open_records, table
 
 QUICK = Bootstrap(resamples=200)
 STEPS = (9, 10, 1000)
@@ -77,19 +75,20 @@ def test_runs_without_a_step_are_named_with_the_remedy(series, synthetic, tmp_pa
     assert any("without a training step: unknown (name the model's folder step-1000" in note for note in both.notes)
     nothing = table("training", alone, QUICK)
     assert nothing.rows == ()
-    assert "no run tells its training step" in nothing.notes[-1]
-    assert "no run tells its training step" in figure("training", alone, QUICK).caption
+    assert "no run has a training step" in nothing.notes[-1]
+    assert "no run has a training step" in figure("training", alone, QUICK).caption
 
 
 def test_two_trainings_are_two(series, synthetic, tmp_path):
     task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.1], [-1.0, 0.0])})
     model = {"spec": "other/step-10", "name": "step-10", "toy": False}
     synthetic.write_run(tmp_path / "other" / "step-10", [task], model=model, settings={})
-    found = trainings(open_records([series, tmp_path / "other"]), QUICK)
-    assert [(one.title, one.steps) for one in found] == [("over-time", [9, 10, 1000]), ("other", [10])]
-    assert [one.leading for one in found] == [4, 4]
+    rows = table("training", [series, tmp_path / "other"], QUICK).rows
+    steps = {name: sorted({row["step"] for row in rows if row["series"] == name}) for name in ("over-time", "other")}
+    assert steps == {"over-time": [9, 10, 1000], "other": [10]}
     drawn = figure("training", [series, tmp_path / "other"], QUICK)
-    assert len(drawn.shown["panels"]) == 2
+    assert "Outcomes of the update 4→5" in drawn.caption
+    assert any("not drawn: other · sums test" in note for note in drawn.notes)
 
 
 @pytest.fixture
@@ -152,7 +151,7 @@ def test_a_log_gives_the_same_values_and_intervals_from_standard_errors(series, 
     assert any("a monitor's log holds means" in note for note in told.notes)
     drawn = figure("training", log)
     assert drawn.inputs[0]["log"] == "monitor.jsonl"
-    assert len(drawn.shown["panels"][0]["updates"]) == 6
+    assert len(drawn.shown["rows"]) == 6
 
 
 def test_the_command_line_reads_logs(log, tmp_path, capsys):

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from loopscope.tasks import load_task
-from loopscope.tasks.embedded_tasks import EMBEDDED_TASKS, FOLDER
+from loopscope.tasks.known_tasks import EMBEDDED_TASKS, FOLDER
 
 HASHES = {
     "arithmetic:test": "305721d82a18d39f01010e1b7146354e83a9d2f3f97de02392c01fd266239773",

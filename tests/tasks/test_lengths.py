@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.encoding import Example, Sequence
-from loopscope.tasks.lengths import fit_length, survey_lengths
+from loopscope.tasks.encoding import Example, Sequence, fit_lengths
 
 
 def sequence(context: int, scored: int) -> Sequence:
@@ -18,37 +17,24 @@ def example(*sequences: Sequence, row: int = 0) -> Example:
     return Example(f"test-{row}", row, "", sequences, 0 if len(sequences) > 1 else None)
 
 
-def test_a_survey_counts_and_names_what_does_not_fit() -> None:
-    survey = survey_lengths([example(sequence(3, 2), row=0), example(sequence(6, 2), row=1)], 7)
-    assert (survey.examples, survey.longest) == (2, 8)
-    assert [long.source_row for long in survey.too_long] == [1]
+def test_what_does_not_fit_is_counted_and_named() -> None:
+    examples = [example(sequence(3, 2), row=0), example(sequence(6, 2), row=1)]
     with pytest.raises(LoopscopeError, match=r"^1 of 2 questions are longer than 7 tokens: test-1 \(8 tokens\); skip"):
-        survey.check("error")
-    survey.check("skip")
-    survey.check("truncate-left")
-
-
-def test_a_long_list_is_cut_short() -> None:
-    survey = survey_lengths([example(sequence(9, 1), row=row) for row in range(8)], 4)
-    assert survey.describe().endswith("test-4 (10 tokens) and 3 more")
-
-
-def test_everything_fits() -> None:
-    survey = survey_lengths([example(sequence(3, 2))], 5)
-    survey.check("error")
-    assert survey.describe() == "all 1 questions fit into 5 tokens (longest 5)"
-    same = example(sequence(3, 2))
-    assert fit_length(same, 5, "error") is same
+        fit_lengths(examples, 7, "error")
+    assert fit_lengths(examples, 7, "skip") == [examples[0], None]
+    with pytest.raises(LoopscopeError, match=r"test-4 \(10 tokens\) and 3 more"):
+        fit_lengths([example(sequence(9, 1), row=row) for row in range(8)], 4, "skip")
+    assert fit_lengths(examples, 8, "error") == examples
 
 
 def test_skipping_leaves_a_choice_out_whole() -> None:
-    assert fit_length(example(sequence(2, 1), sequence(2, 9)), 8, "skip") is None
+    assert fit_lengths([example(sequence(2, 1), sequence(2, 9)), example(sequence(1, 1))], 8, "skip")[0] is None
 
 
 @given(st.integers(1, 30), st.integers(1, 10), st.integers(0, 30))
 def test_cutting_keeps_what_is_scored_and_one_token_before_it(context: int, scored: int, spare: int) -> None:
     allowed = scored + 1 + spare
-    cut = fit_length(example(sequence(context, scored)), allowed, "truncate-left")
+    (cut,) = fit_lengths([example(sequence(context, scored))], allowed, "truncate-left")
     assert cut is not None
     kept = cut.sequences[0]
     assert kept.targets == sequence(context, scored).targets
@@ -57,20 +43,12 @@ def test_cutting_keeps_what_is_scored_and_one_token_before_it(context: int, scor
 
 
 def test_an_answer_that_does_not_fit_alone_cannot_be_cut() -> None:
-    long = example(sequence(4, 8))
     with pytest.raises(LoopscopeError, match="even without a context; use the policy skip"):
-        survey_lengths([long], 8).check("truncate-left")
-    with pytest.raises(LoopscopeError, match="even without a context"):
-        fit_length(long, 8, "truncate-left")
+        fit_lengths([example(sequence(4, 8))], 8, "truncate-left")
 
 
 def test_only_the_long_sequences_of_a_choice_are_cut() -> None:
-    cut = fit_length(example(sequence(5, 1), sequence(5, 3)), 6, "truncate-left")
+    (cut,) = fit_lengths([example(sequence(5, 1), sequence(5, 3))], 6, "truncate-left")
     assert cut is not None
     assert [len(kept.token_ids) for kept in cut.sequences] == [6, 6]
     assert cut.sequences[0] == sequence(5, 1)
-
-
-def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(LoopscopeError, match="choose error, skip, truncate-left"):
-        survey_lengths([], 8).check("cut")  # type: ignore[arg-type]

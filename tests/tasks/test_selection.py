@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.selection import Selection, parse_ids
+from loopscope.tasks.source_rows import Selection, parse_ids
 
 
 def chosen(selection: Selection, total: int) -> list[int]:

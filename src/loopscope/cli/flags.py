@@ -31,7 +31,7 @@ def flag(name: str, help: str, *, choices: Sequence[str] | Callable[[], Iterable
 
 def study_names() -> list[str]:
     """All tables and figures."""
-    from loopscope.studies.registry import FIGURES, TABLES
+    from loopscope.studies import FIGURES, TABLES
 
     return [*TABLES, *FIGURES]
 

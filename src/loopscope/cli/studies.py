@@ -22,7 +22,7 @@ def tables(
     all: Annotated[bool, flag("--all", "As text, every table that there is, not the main ones alone.")] = False,
 ) -> None:
     """The paper's tables, from your own runs."""
-    from loopscope.studies.registry import TABLES, find, open_records
+    from loopscope.studies import TABLES, find, open_records
 
     choice("format", format, FORMATS)
     studies = list(TABLES.values()) if name is None else [find(name, TABLES)]
@@ -54,15 +54,13 @@ def figures(
     output: Annotated[str, flag("--output", "Folder for the figures.", metavar="FOLDER")],
     name: Name = None,
     format: Annotated[str, flag("--format", "How figures are written.", choices=("pdf", "png", "svg"))] = "pdf",
-    width: Annotated[str, flag("--width", "For one column or two: 3.3 or 6.8 inches.", choices=("one", "two"))] = "two",
-    style: Annotated[str | None, flag("--style", "A matplotlib style file.", metavar="NAME.mplstyle")] = None,
 ) -> None:
     """The paper's figures, from your own runs.
 
     Next to every figure is a JSON with its caption, the ids it shows and the hashes of what it was made from.
     """
+    from loopscope.studies import FIGURES, find, open_records
     from loopscope.studies.figures.style import FIGURE_FORMATS
-    from loopscope.studies.registry import FIGURES, figure, find, open_records
 
     choice("format", format, FIGURE_FORMATS)
     chosen = list(FIGURES.values()) if name is None else [find(name, FIGURES)]
@@ -71,7 +69,7 @@ def figures(
         raise LoopscopeError(f"{folder} is a file: give a folder for --output")
     records, missing = open_records(list(runs)), []
     for study in chosen:
-        result = figure(study.name, records, width=width, style=style)
+        result = study.figure(records)
         if name is not None and not result.shown:
             raise LoopscopeError(f"{study.name}: {result.caption}")
         if result.shown:
@@ -86,8 +84,8 @@ def figures(
 
 def compare(runs: Runs, name: Name = None, format: TableFormat = "text") -> None:
     """The paper's numbers next to your runs', with a verdict; `diff` compares two of your own runs."""
+    from loopscope.studies import TABLES, find, open_records
     from loopscope.studies.comparison import compare as join
-    from loopscope.studies.registry import TABLES, find, open_records
 
     choice("format", format, FORMATS)
     comparison = join(open_records(list(runs)), study=None if name is None else find(name, TABLES).name)
@@ -114,7 +112,7 @@ def report(
 
 def studies() -> None:
     """The tables and figures: name, what it shows, what a run must hold for it, where it is in the paper."""
-    from loopscope.studies.registry import FIGURES, TABLES
+    from loopscope.studies import FIGURES, TABLES
 
     for title, group in (("Tables", TABLES), ("Figures", FIGURES)):
         lines = [(study.name, study.summary, study.needs, study.paper) for study in group.values()]

@@ -20,17 +20,16 @@ from loopscope.control.policies import FixedScale, Taps
 from loopscope.control.policy import Policy
 from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, text
 from loopscope.measuring.arguments import task_list
-from loopscope.measuring.loading import load_configured_model
 from loopscope.measuring.verify import Named, Sources, config_of
+from loopscope.measuring.worker import load_configured_model
 from loopscope.models.in_memory import borrowed
 from loopscope.models.user_models import load_code, names_code
 from loopscope.stats import Bootstrap
 from loopscope.store.schema import ends_of
+from loopscope.studies import Source, figures, open_records
 from loopscope.studies.declare import TableResult
-from loopscope.studies.figures.control import draw, draw_scales
 from loopscope.studies.records import Records
-from loopscope.studies.registry import Source, open_records
-from loopscope.studies.tables.control import Given, TracePair, control_tables
+from loopscope.studies.tables.control import TracePair, control_tables
 from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
@@ -60,7 +59,9 @@ class Control:
 
     def figure(self, name: Literal["control", "fitted-scale"] = "control") -> FigureResult:
         """Utility over cost, with the ceilings; or the fitted scales."""
-        return draw(self.table, self.records) if name == "control" else draw_scales(self.scales, self.records)
+        if name == "control":
+            return figures.control.control.drawn(figures.control.control_picture(self.table), self.records)
+        return figures.control.fitted_scale.drawn(figures.control.scales_picture(self.scales), self.records)
 
     def __str__(self) -> str:
         return "\n".join(str(table) for table in (self.table, self.scales) if table.rows)
@@ -116,14 +117,14 @@ def control(
     records = open_records(runs)
     with_model = _WithModel(Named(model, task_list(tasks) if tasks else (), optional_text("template", template)))
 
-    def prepare(pair: TracePair) -> Given:
+    def prepare(pair: TracePair) -> TracePair:
         costs, known = with_model.costs(pair.sources[1][0], outside_cost, check_cost), own
         if heads is not None:
             pair, learned = with_model.learned(pair, Path(heads))
             known = [*own, *learned]
         if tier != "trace":
             pair = with_model.lines(pair)
-        return Given(pair, costs, tuple(known))
+        return dataclasses.replace(pair, costs=costs, policies=tuple(known))
 
     acting = with_model.acted if tier == "acting" else None
     table, scales = control_tables(records, bootstrap, prepare=prepare, target=target_cost, acting=acting)

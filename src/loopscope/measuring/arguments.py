@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.known_tasks import find_benchmark
 from loopscope.tasks.lm_eval_requests import is_lm_eval, lm_eval_name
 from loopscope.tasks.own_task import Task, is_dataset
-from loopscope.tasks.selection import LARGEST_ROW, MOST_ROWS, parse_ids
+from loopscope.tasks.source_rows import LARGEST_ROW, parse_ids
 
 DEEPEST = 10_000
 """The deepest loop that can be asked for."""
@@ -38,10 +37,8 @@ def depth_list(name: str, given: Numbers | None) -> tuple[int, ...]:
     if given is None:
         return ()
     if isinstance(given, str):
-        found = parse_ranges(given, name, largest=DEEPEST, most=DEEPEST + 1) if given else ()
-    else:
-        found = _numbers(name, given, DEEPEST, DEEPEST + 1)
-    return tuple(sorted(set(found)))
+        return tuple(sorted(set(parse_ranges(given, name, largest=DEEPEST, most=DEEPEST + 1)))) if given else ()
+    return tuple(sorted(set(_numbers(name, given, DEEPEST))))
 
 
 def transition_list(name: str, given: Any) -> tuple[int, ...]:
@@ -50,15 +47,17 @@ def transition_list(name: str, given: Any) -> tuple[int, ...]:
     >>> transition_list("transitions", "1-2, 1>3"), transition_list("transitions", [4, "0>4"])
     ((1, 2, 100001), (4, 300000))
     """
-    if isinstance(given, str):
-        return tuple(sorted(set(parse_transitions(given, largest=DEEPEST)))) if given else ()
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
         return depth_list(name, given)
-    entries = list(islice(given, DEEPEST + 2))
-    named = [entry for entry in entries if isinstance(entry, str) and ">" in entry]
-    stored = [entry for entry in entries if type(entry) is int and entry >= CHORD and ends_of(entry)[1] <= DEEPEST]
-    chords = (*stored, *(number for entry in named for number in parse_transitions(entry, largest=DEEPEST)))
-    return tuple(sorted({*chords, *depth_list(name, [each for each in entries if each not in (*named, *stored)])}))
+    found: set[int] = set()
+    for entry in filter(None, [given]) if isinstance(given, str) else given:
+        if isinstance(entry, str):
+            found.update(parse_transitions(entry, largest=DEEPEST))
+        elif type(entry) is int and entry >= CHORD and ends_of(entry)[1] <= DEEPEST:
+            found.add(entry)
+        else:
+            found.add(whole(name, entry, 0, DEEPEST))
+    return tuple(sorted(found))
 
 
 def rows(given: Numbers | Mapping[str, Numbers] | None) -> Ids:
@@ -77,7 +76,7 @@ def rows(given: Numbers | Mapping[str, Numbers] | None) -> Ids:
 def _rows(given: Numbers) -> tuple[int, ...]:
     if given == "":
         raise LoopscopeError(f"{setting('ids', given)} is empty: name rows, or leave it out")
-    return parse_ids(given) if isinstance(given, str) else _numbers("ids", given, LARGEST_ROW, MOST_ROWS)
+    return parse_ids(given) if isinstance(given, str) else _numbers("ids", given, LARGEST_ROW)
 
 
 def limits(given: int | str | Mapping[str, int] | None) -> Limits:
@@ -115,13 +114,11 @@ def _limits_in(text: str) -> int | dict[str, int]:
 
 def _by_task(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The same under the tasks' own names, of which each stands there once."""
-    found: dict[str, Any] = {}
-    for task, value in given.items():
-        if not isinstance(task, str):
-            raise LoopscopeError(f"{setting(name, given)}: {shown(task)} is not the name of a task")
-        if canonical(task) in found:
-            raise LoopscopeError(f"{setting(name)} names {canonical(task)} twice: name each task once")
-        found[canonical(task)] = value
+    found = {canonical(task): value for task, value in given.items()}
+    if len(found) < len(given):
+        names = [canonical(task) for task in given]
+        twice = next(each for each in names if names.count(each) > 1)
+        raise LoopscopeError(f"{setting(name)} names {twice} twice: name each task once")
     return found
 
 
@@ -167,16 +164,12 @@ def _task(given: Any) -> str | Task | LoadedTask:
     return text("tasks", given)
 
 
-def _numbers(name: str, given: int | Iterable[int], largest: int, most: int) -> tuple[int, ...]:
-    """Whole numbers from 0, at most `most` of them, however many a caller's iterable has."""
+def _numbers(name: str, given: int | Iterable[int], largest: int) -> tuple[int, ...]:
     single = index(given)
     listed = [single] if single is not None else given
     if isinstance(listed, bytes | Mapping) or not isinstance(listed, Iterable):
         raise LoopscopeError(f"{setting(name, given)} is not a number or a list of numbers: give e.g. [1, 2]")
-    found = tuple(whole(name, number, 0, largest) for number in islice(listed, most + 1))
-    if len(found) > most:
-        raise LoopscopeError(f"{setting(name)} names more than {most:,} numbers: name fewer, each once")
-    return found
+    return tuple(whole(name, number, 0, largest) for number in listed)
 
 
 LONGEST_STEP = 4.0
@@ -193,9 +186,8 @@ def scales_end(given: float | None) -> float | None:
         return None
     from loopscope.path import GRID_POINTS  # which needs numpy; `--help` needs none
 
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    steps = float(given) * (GRID_POINTS - 1) if is_number else 0.0
-    if not 1.0 < steps / (GRID_POINTS - 1) <= LONGEST_STEP or abs(steps - round(steps)) > 1e-9:
+    steps = given * (GRID_POINTS - 1)
+    if not 1.0 < given <= LONGEST_STEP or abs(steps - round(steps)) > 1e-9:
         raise LoopscopeError(
             f"{setting('scales_to', given)}: give a multiple of {1 / (GRID_POINTS - 1):g} above 1 and up to"
             f" {LONGEST_STEP:g}, such as 2"

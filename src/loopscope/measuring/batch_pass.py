@@ -22,11 +22,10 @@ from torch import Tensor
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.batching import Question, collate
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.host_copies import Columns, HostColumn, PendingColumns, array, pinned, stacked
 from loopscope.measuring.producers import MeasuredDepth, MeasuredUpdate, Tables, tables_of
-from loopscope.measuring.readouts import Readings, readout_of
+from loopscope.measuring.readouts import Reading, readout_of
 from loopscope.measuring.tokens_and_trace import ExitGateTrace, StateObserver, Trace
-from loopscope.measuring.update import Layout, Update
+from loopscope.measuring.update import Columns, HostColumn, Layout, PendingColumns, Update, array, pinned, stacked
 from loopscope.models.exit_gate import exit_gate_of
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, readout_asks_context
@@ -37,8 +36,7 @@ class BatchPass:
     """A batch that goes through the loops of a model.
 
     Attributes:
-        backends_used: how φ was computed, also in a repetition.
-        repeated: after `finish`, whether the batch had to be measured again.
+        readout: how its states were read.
     """
 
     def __init__(
@@ -48,25 +46,9 @@ class BatchPass:
         self._questions = questions
         packing = pinned(collate(questions, settings.batch), model.device).to(model.device)
         self._packing, self._layout = packing, Layout.of(questions, packing.sequences, model.device)
-        self._readout = readout_of(model, getattr(torch, settings.readout_dtype), careful=careful)
+        self.readout = readout_of(model, getattr(torch, settings.readout_dtype), careful=careful)
         self._finite: dict[int, Tensor] = {}
-        self._again: BatchPass | None = None
         self._pending: tuple[PendingColumns, list[str], PendingColumns] | None = None
-
-    @property
-    def repeated(self) -> bool:
-        """Whether tokens that kernels gave up made a second pass necessary."""
-        return self._again is not None
-
-    @property
-    def backends_used(self) -> set[str]:
-        """How φ was computed."""
-        return self._readout.backends_used | (self._again.backends_used if self._again else set())
-
-    @property
-    def notes(self) -> set[str]:
-        """What there is to say about how φ was computed, one line each."""
-        return self._readout.notes
 
     @torch.no_grad()
     def launch(self) -> BatchPass:
@@ -83,23 +65,24 @@ class BatchPass:
         self._pending = PendingColumns([{"finite": finite}]), names, columns
         return self
 
-    def finish(self) -> Tables:
-        """The rows of the batch in every table but `examples`, when the numbers are here."""
+    def finish(self) -> Tables | None:
+        """The rows of the batch in every table but `examples`, when the numbers are here.
+
+        None where kernels gave up tokens: measure the batch again, waiting for the device wherever that may happen.
+        """
         assert self._pending is not None, "launched before"
         finite, names, pending = self._pending
         # First of all whether the states were finite at all: if not, no other calculation will help.
         finite.columns()
         if not self._careful and not pending.is_finite():
-            # The same pass again, waiting for the device wherever its kernels may give up a token.
-            self._again = BatchPass(self._model, self._settings, self._questions, careful=True)
-            return self._again.launch().finish()
+            return None
         tables: dict[str, list[Columns]] = {"questions": []}
         for name, columns in zip(names, pending.columns(), strict=True):
             tables.setdefault(name, []).append(columns)
         return {name: stacked(found) for name, found in tables.items()}
 
     def _tables(self) -> list[Tables]:
-        settings, readout, model = self._settings, self._readout, self._model
+        settings, readout, model = self._settings, self.readout, self._model
         packing, layout = self._packing, self._layout
         observers: list[StateObserver] = []
         deepest = settings.deepest
@@ -112,7 +95,7 @@ class BatchPass:
             layout = dataclasses.replace(layout, context=context)
         if settings.trace:
             observers.append(Trace(readout, layout, settings))
-        readings = Readings(readout, layout)
+        readings: dict[int, Reading] = {}
         runs = settings.runs(1 if settings.level is Level.FULL else readout.most_consecutive)
         kept: dict[int, Tensor] = {}
         updates: dict[int, Tables] = {}
@@ -131,19 +114,21 @@ class BatchPass:
             for observer in observers:
                 observer.see(depth, state)
             if depth in settings.depths and not {depth, depth - 1} & {*settings.transitions}:
-                readings.read(depth, state)
-        readings.finish()
+                readings[depth] = readout.read(state, layout)
         others = [tables for observer in observers for tables in observer.finish(updates)]
-        read = sorted(readings.found.items())
-        return [*updates.values(), *others, *(tables_of(MeasuredDepth(*found, layout)) for found in read)]
+        depths = (tables_of(MeasuredDepth(depth, readings[depth], layout)) for depth in sorted(readings))
+        return [*updates.values(), *others, *depths]
 
     def _updates(
-        self, run: Sequence[int], updates: Sequence[Update], readings: Readings, observers: Sequence[StateObserver]
+        self,
+        run: Sequence[int],
+        updates: Sequence[Update],
+        found: dict[int, Reading],
+        observers: Sequence[StateObserver],
     ) -> dict[int, Tables]:
         """The tables of updates that are surveyed together, by transition; the readings of their ends are noted."""
-        settings, found = self._settings, readings.found
-        tables: dict[int, Tables] = {}
-        survey = self._readout.paths(updates, settings, found.get(run[0]) if run[0] < CHORD else None)
+        settings, tables = self._settings, dict[int, Tables]()
+        survey = self.readout.paths(updates, settings, found.get(run[0]) if run[0] < CHORD else None)
         for transition, update in zip(run, updates, strict=True):
             paths = survey.pop(0)
             if transition < CHORD:  # the readings of a chord's ends are those of other updates or of their own
@@ -152,7 +137,7 @@ class BatchPass:
                     found[transition + 1] = paths.reading_after(update.layout)
                 for observer in observers:
                     observer.see_update(transition, paths)
-            measured = MeasuredUpdate(update, self._readout, settings, paths)
+            measured = MeasuredUpdate(update, self.readout, settings, paths)
             del paths
             tables[transition] = tables_of(measured)
             for columns in tables[transition].values():

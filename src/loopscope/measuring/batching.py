@@ -19,8 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from loopscope.errors import LoopscopeError, parse_number, setting, whole
 from loopscope.models.packing import Group, Packing, common_prefix, pack
-from loopscope.tasks.encoding import Encoder, Example, LoadedTask, Row, Split
-from loopscope.tasks.lengths import LengthPolicy, fit_length, survey_lengths
+from loopscope.tasks.encoding import Encoder, Example, LengthPolicy, LoadedTask, Row, Split, fit_lengths
 
 MOST_QUESTIONS = 1_000_000_000
 """The largest number of questions that a limit, a unit or a batch can name."""
@@ -101,20 +100,16 @@ def encode_task(
     """
     examples = list(_examples(task, tokenizer))
     allowed = sys.maxsize if allowed is None else allowed
-    survey = survey_lengths(examples, allowed)
     try:
-        survey.check(policy)
+        fitted = fit_lengths(examples, allowed, policy)
     except LoopscopeError as error:
         raise LoopscopeError(f"{task.spec}: {error}; {setting('long')} chooses the policy") from error
-    fitted = [fit_length(example, allowed, policy) for example in examples]
     questions: list[Question] = []
     for row, example in zip(task.rows, fitted, strict=True):
         if example is not None:
             places = token_spans(tokenizer, row, example, task.encoding) if spans else None
             shared = common_prefix([sequence.token_ids for sequence in example.sequences]) if share else 0
             questions.append(Question(len(questions), example, row, places, shared))
-    if not questions:
-        raise LoopscopeError(f"{task.spec}: no question is left; {survey.describe()}")
     skipped = tuple(row.id for row, example in zip(task.rows, fitted, strict=True) if example is None)
     return EncodedTask(task.without_rows(), tuple(questions), skipped, limit)
 

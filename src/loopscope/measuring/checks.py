@@ -24,16 +24,15 @@ Shapes: R sequences, S positions, D hidden width, N reference tokens, B question
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.host_copies import Columns, HostColumn, array, pairs, stacked
-from loopscope.measuring.readouts import LOGITS, Reading, Readings, Readout
-from loopscope.measuring.update import Layout, Update, predicted_scale
+from loopscope.measuring.readouts import LOGITS, Reading, Readout
+from loopscope.measuring.update import Columns, HostColumn, Layout, Update, array, pairs, predicted_scale, stacked
 from loopscope.models.walk import read
 from loopscope.path import Outcome
 from loopscope.readout.affine.sources import full_precision_products
@@ -65,10 +64,8 @@ def scalar_quadratics(readout: Readout, update: Update) -> Tensor:
         scores_R = mean_RN @ torch.log_softmax(z_NV, -1).gather(1, targets_N1)[:, 0]
         return scores_R if layout.options is None else grouped_option_utility(scores_R, layout.options)
 
-    width = readout.width(layout, max(layout.lengths))
-    state = update.before_RSD[:, :width].to(dtype)
-    valid = layout.batch.attention_mask[:, :width].unsqueeze(-1)
-    displacement = torch.where(valid, update.after_RSD[:, :width].to(dtype) - state, torch.zeros_like(state))
+    state, valid = update.before_RSD.to(dtype), layout.batch.attention_mask.unsqueeze(-1)
+    displacement = torch.where(valid, update.after_RSD.to(dtype) - state, torch.zeros_like(state))
     try:
         with full_precision_products():
             return 0.5 * chord_curvatures(utility, state, displacement, layout.question_R, len(layout.questions))
@@ -99,13 +96,8 @@ def scalar_check(readout: Readout, update: Update, checked_B: Sequence[bool]) ->
 
 def endpoint_replay(readout: Readout, update: Update, before_B: Tensor, after_B: Tensor) -> Tensor:
     """The largest difference of the utilities at both ends from those that are read again, [B]."""
-    again = Readings(readout, update.layout)
-    for end, state_RSD in enumerate((update.before_RSD, update.after_RSD)):
-        again.read(end, state_RSD)
-    again.finish()
-    return torch.maximum(
-        *((again.found[end].utility_B - given_B).abs() for end, given_B in enumerate((before_B, after_B)))
-    )
+    ends = (update.before_RSD, before_B), (update.after_RSD, after_B)
+    return torch.maximum(*((readout.read(state, update.layout).utility_B - given_B).abs() for state, given_B in ends))
 
 
 def exact_kl(readout: Readout, update: Update) -> Tensor:
@@ -142,45 +134,30 @@ def _utility(values_N: Tensor, layout: Layout) -> Tensor:
     return Reading.of(values_N.double(), layout).utility_B
 
 
-class Verdicts(NamedTuple):
-    """What follows from enclosures; masked where it is open, [B] each."""
-
-    outcome: np.ma.MaskedArray[Any, Any]
-    prediction_sign: np.ma.MaskedArray[Any, Any]
-    recovered: np.ma.MaskedArray[Any, Any]
-
-    @property
-    def is_open(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Where a verdict is missing; whether something is recovered is only asked of finite-step failures."""
-        failed = self.outcome.filled(-1) == Outcome.FINITE_STEP_FAILURE
-        missing = np.ma.getmaskarray(self.outcome) | np.ma.getmaskarray(self.prediction_sign)
-        found: np.ndarray[Any, np.dtype[np.bool_]] = missing | (failed & np.ma.getmaskarray(self.recovered))
-        return found
+_OPEN = -9
+"""A verdict that enclosures leave open; null where it is stored."""
 
 
-def verdicts(ends: dict[str, tuple[Floats, Floats]]) -> Verdicts:
-    """The outcome, the sign of A + Q, and whether a quarter of the step recovers a finite-step failure."""
+def verdicts(ends: dict[str, tuple[Floats, Floats]]) -> tuple[dict[str, np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    """The outcome, the sign of A + Q, whether a quarter of the step recovers a finite-step failure; and what is open.
+
+    Whether something is recovered is only asked of finite-step failures.
+    """
     gain, slope, quarter = (_signs(*ends[name]) for name in ("gain", "slope", "quarter_gain"))
-    progressing, neutral = gain.filled(9) == 1, gain.filled(9) == 0
-    harmful = gain.filled(9) == -1
-    failed = harmful & (slope.filled(9) == 1)
-    # A ≤ 0 may be known where its sign is not.
-    directional = harmful & (ends["slope"][1] <= 0)
-    outcome = np.select(
-        [progressing, neutral, directional, failed],
-        [Outcome.PROGRESSING, Outcome.NEUTRAL, Outcome.DIRECTIONAL_FAILURE, Outcome.FINITE_STEP_FAILURE],
-    ).astype(np.int8)
-    recovered, lost = failed & (quarter.filled(9) == 1), failed & (ends["quarter_gain"][1] <= 0)
-    return Verdicts(
-        np.ma.masked_array(outcome, mask=~(progressing | neutral | directional | failed)),
-        _signs(*ends["prediction"]),
-        np.ma.masked_array(recovered, mask=~(recovered | lost)),
-    )
+    directional = (gain == -1) & (ends["slope"][1] <= 0)  # A ≤ 0 may be known where its sign is not
+    failed = (gain == -1) & (slope == 1)
+    codes = [Outcome.PROGRESSING, Outcome.NEUTRAL, Outcome.DIRECTIONAL_FAILURE, Outcome.FINITE_STEP_FAILURE]
+    found: dict[str, np.ndarray[Any, Any]] = {
+        "outcome": np.select([gain == 1, gain == 0, directional, failed], codes, _OPEN).astype(np.int8),
+        "prediction_sign": _signs(*ends["prediction"]),
+        "recovered": np.select([failed & (quarter == 1), failed & (ends["quarter_gain"][1] <= 0)], [1, 0], _OPEN),
+    }
+    is_open = np.any([(found[name] == _OPEN) & (failed | (name != "recovered")) for name in found], axis=0)
+    return found, is_open
 
 
-def _signs(low: Floats, high: Floats) -> np.ma.MaskedArray[Any, Any]:
-    signs = np.sign(low).astype(np.int8)
-    return np.ma.masked_array(signs, mask=(np.sign(low) != np.sign(high)) | ((low == 0) != (high == 0)))
+def _signs(low: Floats, high: Floats) -> np.ndarray[Any, Any]:
+    return np.select([low > 0, high < 0, (low == 0) & (high == 0)], [1, -1, 0], _OPEN).astype(np.int8)
 
 
 def certificate_columns(readout: Readout, update: Update) -> Columns:
@@ -198,9 +175,9 @@ def _certified_group(readout: Readout, update: Update) -> Columns:
     enclosed = {name: getattr(found, name) for name in _QUANTITIES}
     ends = {name: (array(one.low).copy(), array(one.high).copy()) for name, one in enclosed.items()}
     scale = array(found.scale)
-    first = verdicts(ends)
-    how = np.where(first.is_open, "open", "fp64").astype(object)
-    for place in np.flatnonzero(first.is_open).tolist() if balls.are_installed() else ():
+    _, is_open = verdicts(ends)
+    how = np.where(is_open, "open", "fp64").astype(object)
+    for place in np.flatnonzero(is_open).tolist() if balls.are_installed() else ():
         own = update.some([place])
         if sum(own.layout.counts) * readout.model.vocabulary_size > balls.MOST_LOGITS:
             continue
@@ -213,14 +190,15 @@ def _certified_group(readout: Readout, update: Update) -> Columns:
             better = getattr(balled, name)
             low[place], high[place] = max(low[place], better.low), min(high[place], better.high)
         how[place] = "balls"
-    final = verdicts(ends)
-    how[final.is_open] = "open"
+    final, is_open = verdicts(ends)
+    how[is_open] = "open"
     bounds = {"L_D": found.bounds.L_D, "safe_scale": found.bounds.safe_scale, "regret_high": found.bounds.regret}
     return {
         **{name: pairs(*ends[name]) for name in _QUANTITIES if name != "prediction"},
         "predicted_scale": scale,
         "C": pairs(array(found.bounds.C.low), array(found.bounds.C.high)),
         **{name: np.ma.masked_invalid(array(values)) for name, values in bounds.items()},
-        **final._asdict(),
+        **{name: np.ma.masked_array(codes, mask=codes == _OPEN) for name, codes in final.items()},
+        "recovered": np.ma.masked_array(final["recovered"] == 1, mask=final["recovered"] == _OPEN),
         "arithmetic": list(how),
     }

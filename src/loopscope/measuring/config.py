@@ -1,7 +1,7 @@
 """`MeasureConfig`: every setting of `measure`, declared once: type, default, help, part in a run's identity.
 
 The keyword arguments of `loopscope.measure`, the flags of `loopscope measure`, `LOOPSCOPE_*` variables, `--config`
-files, the manifest's settings and the check on resume follow from it. A field without a group is no argument: a
+files, the manifest's settings and the check on resume follow from it. A field without a group is not an argument: a
 protocol, `model_args` or the engine sets it.
 """
 
@@ -14,6 +14,7 @@ from os import PathLike, fspath
 from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -33,11 +34,9 @@ from loopscope.errors import (
     command_line_words,
     index,
     optional_text,
-    parse_number,
     setting,
     shown,
     text,
-    whole,
 )
 from loopscope.measuring.arguments import (
     DEEPEST,
@@ -51,6 +50,7 @@ from loopscope.measuring.arguments import (
     transition_list,
 )
 from loopscope.measuring.batching import MOST_QUESTIONS, BatchPolicy
+from loopscope.models.in_memory import is_factory, spec_of
 from loopscope.models.registry import parse_name
 from loopscope.models.user_models import model_arguments
 from loopscope.store.manifest import LARGEST_STEP, Manifest
@@ -62,7 +62,7 @@ LongPolicy: TypeAlias = Literal["error", "skip", "truncate-left"]
 WHAT, DATA, MODEL, NUMBERS, EXECUTION = "What to measure", "Data and prompts", "Model", "Numbers", "Execution"
 GROUPS = (WHAT, DATA, MODEL, NUMBERS, EXECUTION)
 PROTOCOL, MODEL_ARGS = "protocol", "model_args"
-"""Groups of what is no argument of its own: what stands behind a protocol's name, or in `model_args`."""
+"""Groups of what is not an argument: what stands behind a protocol's name, or in `model_args`."""
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "loopscope": {"batch_size": "auto", "interpolate": True},
     "paper": {"batch_size": "paper", "dtype": "bfloat16"},
@@ -93,7 +93,7 @@ def declare(
     Args:
         default: its value where it is left out; `...` where it may not be.
         help: what it is, in one line.
-        group: under which heading the command line lists it; None for what is no argument.
+        group: under which heading the command line lists it; None for what is not an argument.
         metavar: how the command line writes its value.
         identity: whether it is part of a run's identity by itself: the manifest's field of its name, or one of its
             `settings`. By default all are but those of the group `EXECUTION`.
@@ -129,7 +129,7 @@ def _number(given: Any) -> Any:
     """A whole number of any library as Python's; text stays for pydantic to read."""
     number = given if isinstance(given, str) else index(given)
     if number is None:
-        raise ValueError("not a whole number")
+        raise ValueError("it is not a whole number")
     return number
 
 
@@ -210,7 +210,7 @@ class MeasureConfig(BaseModel):
     lens: Whole = declare(
         0, "Keep this many of the likeliest tokens in these rows; implies trace.", WHAT, "N", ge=0, le=100
     )
-    scales_to: Annotated[float | None, BeforeValidator(scales_end)] = declare(
+    scales_to: Annotated[float | None, AfterValidator(scales_end)] = declare(
         None, "Also longer steps, at scales up to this, e.g. 2.", WHAT, "SCALE"
     )
     protocol: str = declare(
@@ -367,7 +367,7 @@ class MeasureConfig(BaseModel):
             )
 
     def _step_in_names(self) -> int | None:
-        """The training step that the model's name tells, or an argument of what makes it."""
+        """The training step in the model's name, or in an argument of the function that makes it."""
         names = (name for name in (self.model, *self.model_args.values()) if isinstance(name, str | PathLike))
         steps = (step_in(fspath(name)) for name in names)
         return next((step for step in steps if step is not None), None)
@@ -421,6 +421,22 @@ class MeasureConfig(BaseModel):
         """How many loops one pass takes."""
         return self.depths[-1]
 
+    @property
+    def model_in_memory(self) -> Any:
+        """The model in memory, or the function that makes one; None where the model is named."""
+        return None if isinstance(self.model, str) else self.model
+
+    @property
+    def model_spec(self) -> str:
+        """The model's name; of a model in memory, what the run records."""
+        return self.model if isinstance(self.model, str) else spec_of(self.model)
+
+    @property
+    def model_device(self) -> str:
+        """The device; a model in memory stays where it is unless another one is named."""
+        stays = self.device == "auto" and not is_factory(self.model) and hasattr(self.model, "device")
+        return str(self.model.device) if stays else self.device
+
     def for_manifest(self) -> dict[str, Any]:
         """What the manifest's `settings` hold: those of the identity that are not as they are by default."""
         found = {}
@@ -468,28 +484,13 @@ def _in_one_line(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str
         flags = [known for known, field in fields.items() if facts_of(field)["group"] in GROUPS]
         near = difflib.get_close_matches(name, flags, n=1)
         return f"there is no setting {shown(name)}: {f'did you mean {near[0]}?' if near else ', '.join(flags)}"
-    flag = facts_of(fields[name])["group"] in GROUPS
-    try:
-        with command_line_words(flag and answers_command_line()):
-            _explain(name, fields[name], given)
-    except LoopscopeError as explained:
-        return str(explained)
-    return f"{setting(name, given)}: {found['msg']}"
-
-
-def _explain(name: str, field: FieldInfo, given: Any) -> None:
-    """Raise for a value that the field's type refuses."""
-    if words := choices(field):
-        choice(name, given, words)
-    bounds = {type(bound).__name__: bound for bound in field.metadata}
-    if "Ge" in bounds and "Le" in bounds:
-        size = parse_number(given.removeprefix("-")) if isinstance(given, str) else None
-        number = given if size is None else -size if given.startswith("-") else size
-        whole(name, number, bounds["Ge"].ge, bounds["Le"].le)
-    if "Gt" in bounds:
-        raise LoopscopeError(f"{setting(name, given)} is not a probability: give one in (0, 1]")
-    if field.annotation is bool:
-        raise LoopscopeError(f"{setting(name, given)} is neither True nor False: give one of them")
+    with command_line_words(facts_of(fields[name])["group"] in GROUPS and answers_command_line()):
+        if words := choices(fields[name]):
+            try:
+                choice(name, given, words)
+            except LoopscopeError as explained:
+                return str(explained)
+        return f"{setting(name, given)}: {found['msg'].removeprefix('Value error, ')}"
 
 
 def refuse_other_settings(old: Manifest, new: Manifest) -> None:

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from loopscope.measuring.host_copies import Columns, array, pairs, stacked
 from loopscope.measuring.readouts import LOGITS, Readout
-from loopscope.measuring.update import Update
+from loopscope.measuring.update import Columns, Update, array, pairs, stacked
 from loopscope.path import (
     CONTRACTION,
     DIFFERENCE_SPACINGS,

@@ -12,12 +12,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from loopscope.display import element, html_table
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.generate import can_cache, generate
@@ -31,9 +30,6 @@ from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.store.schema import Level
 from loopscope.user_code import described
 
-if TYPE_CHECKING:
-    import polars as pl
-
 _LENGTHS, _PROMPT = (6, 4, 5), 2
 """Tokens of the rows, and how many of them are the prompt."""
 _DEEPEST = 2
@@ -43,7 +39,6 @@ _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _COARSE = 5e-2
 """The same in 16 bits."""
 _WORDS = {True: "passed", False: "failed", None: "not needed"}
-_COLUMNS = ("check", "verdict", "found", "remedy")
 
 
 class Verdict(NamedTuple):
@@ -51,7 +46,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         check: its name.
-        passed: None where it does not apply.
+        passed: None where it does not apply, or takes for granted what failed.
         found: what was seen, in words.
         remedy: what to do where it did not pass.
     """
@@ -64,56 +59,38 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelCheck:
-    """What was found of a model.
-
-    Attributes:
-        model: its name.
-        verdicts: one for each check, in order.
-        untried: checks that were left out, because they take for granted what failed.
-    """
+    """What was found of a model: its name, and one verdict for each check, in order."""
 
     model: str
     verdicts: tuple[Verdict, ...]
-    untried: int = 0
+
+    @property
+    def failed(self) -> list[Verdict]:
+        """Those that failed."""
+        return [verdict for verdict in self.verdicts if verdict.passed is False]
 
     @property
     def passed(self) -> bool:
         """Whether no check failed."""
-        return all(verdict.passed is not False for verdict in self.verdicts)
+        return not self.failed
 
     def require(self) -> None:
         """Refuse a model that failed a check."""
-        for verdict in self.verdicts:
-            if verdict.passed is False:
-                raise LoopscopeError(
-                    f"{self.model} fails the check {verdict.check!r}: {verdict.found}; {verdict.remedy} "
-                    f"(loopscope.check(model) shows all checks)"
-                )
-
-    def to_polars(self) -> pl.DataFrame:
-        """One row per check."""
-        import polars as pl
-
-        return pl.DataFrame(self._rows(), schema=dict.fromkeys(_COLUMNS, pl.String), orient="row")
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [(check, _WORDS[passed], *others) for check, passed, *others in self.verdicts]
+        for verdict in self.failed:
+            raise LoopscopeError(
+                f"{self.model} fails the check {verdict.check!r}: {verdict.found}; {verdict.remedy} "
+                f"(loopscope.check(model) shows all checks)"
+            )
 
     def __str__(self) -> str:
-        failed = sum(verdict.passed is False for verdict in self.verdicts)
-        others = f"; {self.untried} others rest on them and were not tried" if self.untried else ""
-        summary = f"{failed} of {len(self.verdicts)} checks failed{others}"
-        lines = [f"{self.model}: {summary if failed else f'{len(self.verdicts)} checks, none failed'}"]
-        for check, verdict, found, remedy in self._rows():
-            lines.append(f"  {check:<16} {verdict:<11} {found}")
-            if verdict == "failed":
+        lines = [f"{self.model}: {len(self.failed) or 'none'} of {len(self.verdicts)} checks failed"]
+        for check, passed, found, remedy in self.verdicts:
+            lines.append(f"  {check:<16} {_WORDS[passed]:<11} {found}")
+            if passed is False:
                 lines.append(f"  {'':<16} {'remedy:':<11} {remedy}")
         return "\n".join(lines)
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return element("div", element("div", str(self).partition("\n")[0]), html_table(_COLUMNS, self._rows()))
 
 
 def check(
@@ -139,21 +116,21 @@ def check(
         LoopscopeError: the model cannot be loaded. What a check finds is in the result.
     """
     from loopscope.measuring.config import MeasureConfig
-    from loopscope.measuring.loading import in_memory, load_configured_model
+    from loopscope.measuring.worker import load_configured_model
 
     config = MeasureConfig(model=model, tasks=(), model_args=model_args, device=device, dtype=dtype)
-    with borrowed(in_memory(config)):
+    with borrowed(config.model_in_memory):
         return checked(load_configured_model(config))
 
 
 @torch.no_grad()
 def checked(model: LoopedModel, probes: tuple[Probe, ...] | None = None) -> ModelCheck:
     """The verdicts on a loaded model; the others only where those that they rest on pass."""
-    trial, verdicts, probes = _Trial(model), list[Verdict](), ALL if probes is None else probes
-    for probe in probes:
-        if all(found.passed for found in verdicts[: len(_BASIS)]):
-            verdicts.append(_verdict_of(probe, trial))
-    return ModelCheck(model.name, tuple(verdicts), len(probes) - len(verdicts))
+    trial, verdicts = _Trial(model), list[Verdict]()
+    for probe in ALL if probes is None else probes:
+        rests_on = verdicts[: len(_BASIS)]
+        verdicts.append(_verdict_of(probe, trial, tried=all(found.passed for found in rests_on)))
+    return ModelCheck(model.name, tuple(verdicts))
 
 
 def before_a_pass(level: Level, readout_dtype: str) -> tuple[Probe, ...]:
@@ -162,9 +139,11 @@ def before_a_pass(level: Level, readout_dtype: str) -> tuple[Probe, ...]:
     return (*_BASIS, depth, independence, readout, partial(gradient, float64=in_float64, derivatives=False))
 
 
-def _verdict_of(probe: Probe, trial: _Trial) -> Verdict:
+def _verdict_of(probe: Probe, trial: _Trial, *, tried: bool) -> Verdict:
     """The verdict of a check; an exception of the model's own code is a failure."""
     name = getattr(probe, "func", probe).__name__.replace("_", " ")
+    if not tried:
+        return Verdict(name, None, "not tried: it rests on what failed")
     try:
         with full_precision_products():
             return Verdict(name, True, probe(trial))
@@ -186,6 +165,10 @@ class _NotNeededError(Exception):
 
 
 _Ends = dict[str, Tensor]
+
+
+def _ends(walk: Walk) -> _Ends:
+    return {"states": walk.state, "logits": walk.read()}
 
 
 class _Trial:
@@ -216,8 +199,7 @@ class _Trial:
 
     def ends(self, batch: Batch) -> _Ends:
         """States and logits of a batch at the last depth."""
-        walk = self.walk(batch)
-        return {"states": walk.state, "logits": walk.read()}
+        return _ends(self.walk(batch))
 
     @cached_property
     def last(self) -> Walk:
@@ -227,7 +209,7 @@ class _Trial:
     @cached_property
     def here(self) -> _Ends:
         """States and logits there."""
-        return {"states": self.last.state, "logits": self.last.read()}
+        return _ends(self.last)
 
     def readout(self, state: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Logits [N, V] of a state of the whole batch at `places_N2`."""
@@ -285,7 +267,8 @@ def determinism(trial: _Trial) -> str:
     first = {"states": once.advance()}
     same("of two steps from the same state", {"states": again.advance()}, first)
     trial.ends(trial.batch([trial.rows[1][::-1]]))
-    between = {"states": walk.advance(), "logits": walk.read()}
+    walk.advance()
+    between = _ends(walk)
     same("of two readouts of the same state", {"logits": walk.read()}, between)
     same("with another batch in between", between, trial.here)
     return "calls may be repeated, in any order"

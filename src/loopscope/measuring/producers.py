@@ -24,10 +24,9 @@ from torch import Tensor
 from loopscope.measuring.checks import certificate_columns, endpoint_replay, exact_kl, scalar_check
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.fp64 import Analysis, analyse
-from loopscope.measuring.host_copies import Columns, HostColumn
 from loopscope.measuring.readouts import GeneralReadout, OutputChange, Reading, Readout, UpdatePaths
 from loopscope.measuring.tokens_and_trace import token_identity
-from loopscope.measuring.update import Layout, Update, predicted_scale, state_change
+from loopscope.measuring.update import Columns, HostColumn, Layout, Update, predicted_scale, state_change
 from loopscope.path import CONTRACTION, CURVATURE_SCALES, GRID, classify, scales_up_to
 from loopscope.store.schema import Level
 

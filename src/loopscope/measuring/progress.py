@@ -6,23 +6,18 @@ For an estimate tokens are counted and a few batches are timed; the rest follows
 from __future__ import annotations
 
 import random
-import resource
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Literal, Self
 
-import torch
-
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.batching import Question, plan_batches, run_tokens
+from loopscope.measuring.batching import plan_batches, run_tokens
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.loading import in_memory
-from loopscope.measuring.worker import LocalEngine, Worker
+from loopscope.measuring.worker import LocalEngine
 from loopscope.models.in_memory import borrowed
 
 Style = Literal["auto", "bar", "plain", "none"]
@@ -43,20 +38,16 @@ class Progress:
         if style == "auto":
             shows = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
             style = "bar" if shows else "plain"
-        self.style, self._tokens = style, 0
+        figures = progress.TextColumn("{task.fields[figures]}")
+        columns = progress.TextColumn("{task.description}"), progress.BarColumn(), figures
+        self.style, self._tokens, self._before = style, 0, done
+        self._bar = progress.Progress(*columns, console=console, disable=style != "bar")
+        self._bar.add_task(title, total=total, completed=done, figures="")
+        (self._task,) = self._bar.tasks
         self._began = self._last_line = time.monotonic()
-        self._bar = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.TextColumn("{task.fields[figures]}"),
-            console=console,
-            disable=style != "bar",
-        )
-        task = self._bar.add_task(title, total=total, completed=done, figures="")
-        self._task, self._before = self._bar.tasks[task], done
 
     def advance(self, questions: int, tokens: int) -> None:
-        """More questions, with their token positions, are measured; fewer, where a worker was lost with them."""
+        """More questions, with their token positions, are measured."""
         self._tokens += tokens
         self._bar.advance(self._task.id, questions)
         self._bar.update(self._task.id, figures=self.figures())
@@ -89,34 +80,20 @@ SECONDS = 5.0
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What a pass will take.
-
-    Attributes:
-        model: its name.
-        questions: of all tasks.
-        tokens: tokens that the model runs, padding included.
-        seconds: from the command to the end.
-        memory: bytes at the largest batch that was timed: of the GPU, or of the process.
-    """
+    """What a pass will take, from the command to the end; `tokens` are those that the model runs, with padding."""
 
     model: str
     questions: int
     tokens: int
     seconds: float
-    memory: int
+
+    def __add__(self, other: CostEstimate) -> CostEstimate:
+        """One pass after the other."""
+        sums = (getattr(self, name) + getattr(other, name) for name in ("questions", "tokens", "seconds"))
+        return CostEstimate("together", *sums)
 
     def __str__(self) -> str:
-        return (
-            f"{self.model}: {self.questions:,} questions, {self.tokens:,} tokens, {duration(self.seconds)},"
-            f" {self.memory / 1e9:.1f} GB at the largest batch that was timed"
-        )
-
-
-def together(costs: Sequence[CostEstimate]) -> CostEstimate:
-    """Passes one after the other."""
-    questions, tokens, seconds = (sum(getattr(c, name) for c in costs) for name in ("questions", "tokens", "seconds"))
-    names = ", ".join(dict.fromkeys(cost.model for cost in costs))
-    return CostEstimate(names, questions, tokens, seconds, max(cost.memory for cost in costs))
+        return f"{self.model}: {self.questions:,} questions, {self.tokens:,} tokens, {duration(self.seconds)}"
 
 
 def estimate(config: MeasureConfig, seconds: float = SECONDS) -> CostEstimate:
@@ -126,41 +103,24 @@ def estimate(config: MeasureConfig, seconds: float = SECONDS) -> CostEstimate:
     from loopscope.measuring.run import prepare, tasks_first
 
     began = time.perf_counter()
-    with borrowed(in_memory(config)):
+    with borrowed(config.model_in_memory):
         config, loaded = tasks_first(config.but(engine="local", workers=None))
         engine = LocalEngine(config)
         prepared = prepare(config, loaded, engine.facts, engine.tokenizer)
-        policy, worker = prepared.settings.batch, Worker(engine.model, prepared.settings)
+        policy = prepared.settings.batch
         units = prepared.given(prepared.manifest.units())
         batches = [batch for _, questions in units for batch in plan_batches(questions, policy)]
-
-        def took(batch: Sequence[Question]) -> float:
-            start = time.perf_counter()
-            for _ in worker.run([(None, batch)]):
-                pass
-            return time.perf_counter() - start
-
-        largest, most = max(batches, key=lambda batch: run_tokens(batch, policy)), 1
-        loading = time.perf_counter() - began + took(largest[:1])  # kernels are loaded the first time
-        while took(largest[:most]) < seconds / 4 and most < len(largest):
-            most *= 2
-        timed = spent = 0.0
-        for batch in random.Random(0).sample(batches, len(batches)):
-            spent += took(batch[:most])
-            timed += run_tokens(batch[:most], policy)
-            if spent > seconds:
-                break
+        list(engine.run([(None, batches[0][:1])]))  # kernels are loaded the first time
+        start = time.perf_counter()
+        timed, shuffled = 0, random.Random(0).sample(batches, len(batches))
+        while shuffled and (not timed or time.perf_counter() - start < seconds):
+            batch = shuffled.pop()
+            list(engine.run([(None, batch)]))
+            timed += run_tokens(batch, policy)
+        spent = time.perf_counter() - start
     tokens = sum(run_tokens(batch, policy) for batch in batches)
-    count = sum(len(encoded.questions) for encoded in prepared.tasks)
-    return CostEstimate(prepared.manifest.model.name, count, tokens, loading + spent / timed * tokens, _memory())
-
-
-def _memory() -> int:
-    """The most that was in use so far."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    questions = sum(map(len, batches))
+    return CostEstimate(prepared.manifest.model.name, questions, tokens, start - began + spent / timed * tokens)
 
 
 def duration(seconds: float) -> str:

@@ -1,76 +1,60 @@
 """Ends a Ray that was started for one pass when the pass has ended, however it ended.
 
 A driver that is killed cannot end what it started, and Ray's agents live on for a minute. So a small process of its own
-waits for the driver's end (its standard input closes) and then kills what is left of the Ray: the processes that carry
-the pass's mark in their environment, which they inherit from each other, and those that call themselves `ray::…`, which
-wipes the environment that others see, and have a file of the Ray's session open. Runs as a script, with the standard
-library alone. Needs /proc, and does nothing without.
+waits for the driver's end (its standard input closes), kills what is left of the Ray and removes its files. The Ray has
+a folder of its own for them: whatever names it in its command belongs to it, and so do those that call themselves
+`ray::…` and have a file in it open. Runs as a script, with the standard library alone. Needs /proc, and kills nothing
+without.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-MARK = "LOOPSCOPE_RAY_GUARD"
 _SECONDS_TO_SWEEP = 10.0
 
 
-class RayGuard:
-    """Ends the Ray that `start` starts, and whose session's folder it returns, with this process or when closed."""
-
-    def __init__(self, start: Callable[[], str]) -> None:
-        mark = uuid.uuid4().hex
-        # A session of its own: what ends the driver's whole process group must not end the guard.
-        command = [sys.executable, "-I", "-S", __file__, mark]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        os.environ[MARK] = mark
-        try:
-            session = os.fsencode(start())
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            del os.environ[MARK]
-        assert self._process.stdin is not None
-        self._process.stdin.write(session)
-        self._process.stdin.flush()
-
-    def close(self) -> None:
-        """End whatever is left, now."""
-        self._process.communicate()
+def start_guard() -> tuple[str, subprocess.Popen[bytes]]:
+    """A folder for the files of a Ray, and its guard, which acts when its input is closed."""
+    folder = tempfile.mkdtemp(prefix="ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp"))  # a short name: it holds sockets
+    # A session of its own: what ends the driver's whole process group must not end the guard.
+    command = [sys.executable, "-I", "-S", __file__, folder]
+    return folder, subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def of_session(mark: str, session: str) -> list[int]:
-    """The processes of a Ray that was started under this mark, with this folder; "" where it is not known."""
+def processes_of(folder: str) -> list[int]:
+    """The processes of the Ray with this folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # another user's, or gone meanwhile
-            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0") or (
-                session
-                and (entry / "cmdline").read_bytes().startswith(b"ray::")
-                and any(os.readlink(file).startswith(session + "/") for file in (entry / "fd").iterdir())
+            command = (entry / "cmdline").read_bytes()
+            if (entry.name != str(os.getpid()) and os.fsencode(folder) in command) or (
+                command.startswith(b"ray::")
+                and any(os.readlink(file).startswith(folder) for file in (entry / "fd").iterdir())
             ):
                 found.append(int(entry.name))
     return found
 
 
-def sweep(mark: str, session: str) -> None:
+def sweep(folder: str) -> None:
     """Kill all of them, and those that they start meanwhile."""
     deadline = time.monotonic() + _SECONDS_TO_SWEEP
-    while (found := of_session(mark, session)) and time.monotonic() < deadline:
+    while (found := processes_of(folder)) and time.monotonic() < deadline:
         for process in found:
             with suppress(OSError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(0.05)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    sweep(sys.argv[1], os.fsdecode(sys.stdin.buffer.read()))
+    sys.stdin.read()
+    sweep(sys.argv[1])

@@ -34,14 +34,14 @@ from torch import Tensor
 from loopscope.kernels.choice import takes_kernel
 from loopscope.measuring.batching import groups_within
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.host_copies import Columns
-from loopscope.measuring.update import Layout, Update, interpolated, predicting
+from loopscope.measuring.update import Columns, Layout, Update, interpolated, predicting
+from loopscope.models.layers.linear import linear
 from loopscope.models.protocol import AffineHead, LoopedModel
 from loopscope.models.walk import halves, read, readout_asks_context
 from loopscope.path import CURVATURE_SCALES, GRID
 from loopscope.readout.affine.path import AffinePath, affine_path, affine_path_from_states, surveys
 from loopscope.readout.affine.reference import log_probability_at_start
-from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.affine.sources import blocks, full_precision_products
 from loopscope.readout.composed import InterpolatedPath, JoinedPath, MeanPath, RememberedPath
 from loopscope.readout.general.interpolation import NODES, interpolate
 from loopscope.readout.general.nested import Derivation
@@ -56,6 +56,9 @@ LOGITS = 1 << 25
 """Logits that exist at a time: a quarter of a gigabyte in float64."""
 _STATES = {"cpu": 1 << 22, "cuda": 1 << 23}
 """Entries of the states that a body reads at a time; its activations hold some fifty times as many."""
+CHUNK = {"cpu": 1 << 20, "cuda": 1 << 26}
+"""Logits of a state at a time in a trace, which makes ten arrays of that size of them, where not `LOGITS`."""
+_HALF = (torch.bfloat16, torch.float16)
 _COLUMNS = 16
 """Rows are cut to a multiple of this, as kernels like them."""
 _GPU_BLOCK = 1 << 24
@@ -178,8 +181,6 @@ class Readout(ABC):
 
     is_affine: ClassVar[bool]
     """Whether logits are affine in the state."""
-    reads_pairs = False
-    """Whether two states are read in one pass over the head."""
     most_consecutive = 1
     """Consecutive updates that are surveyed together."""
 
@@ -203,6 +204,10 @@ class Readout(ABC):
         return Reading.of(torch.cat(found), layout)
 
     @abstractmethod
+    def chunks(self, states: Sequence[Tensor], layout: Layout) -> Iterator[Chunk]:
+        """Logits at the prediction positions of some states, without TF32, a few tokens at a time."""
+
+    @abstractmethod
     def paths(self, updates: Sequence[Update], settings: MeasureConfig, before: Reading | None) -> list[UpdatePaths]:
         """φ of every reference token and question of consecutive updates; `before` is the first H's reading, if any."""
 
@@ -214,10 +219,38 @@ class Readout(ABC):
     def fp64_path(self, update: Update) -> UtilityPath:
         """φ of every question with readout and derivatives in FP64."""
 
-    def groups(self, layout: Layout, most: int | None = None) -> Iterator[Group]:
-        """Whole sequences at a time: as many as fit, or with at most `most` reference tokens."""
+
+class GeneralReadout(Readout):
+    """Any readout: all positions of a sequence may matter, and φ is evaluated where it is asked for."""
+
+    is_affine = False
+
+    def __init__(self, model: LoopedModel, dtype: torch.dtype) -> None:
+        super().__init__(model, dtype)
+        self._derivation = _derivation_of(model)
+
+    @property
+    def backends_used(self) -> set[str]:
+        """`GENERAL` or "nested", once anything was computed."""
+        nested = self._derivation.impl == "nested"
+        return {"nested" if nested and name == GENERAL else name for name in super().backends_used}
+
+    @property
+    def notes(self) -> set[str]:
+        """How derivatives are computed, where that is worth a line."""
+        return {self._derivation.note} - {""}
+
+    def groups(self, layout: Layout) -> Iterator[Group]:
+        """Whole sequences at a time: as many as fit."""
         first, lengths = 0, layout.lengths
-        for rows in self._fitting(layout, most):
+        padded = int(layout.batch.input_ids.shape[1])
+        if self._is_headed:
+            entries = _STATES.get(self.model.device.type, _STATES["cpu"])
+            fitting = groups_within(lengths, max(1, entries // self.model.hidden_size))
+        else:
+            fitting = groups_within(layout.counts, max(1, LOGITS // self.model.vocabulary_size))
+        for rows in fitting:
+            longest = max(lengths[rows.start : rows.stop])
             last = first + sum(layout.counts[rows.start : rows.stop])
             tokens = slice(first, last)
             row_n, place_n = layout.positions_N2[tokens].unbind(1)
@@ -227,20 +260,9 @@ class Readout(ABC):
                 torch.stack([row_n - rows.start, place_n], 1),
                 layout.sequence_N[tokens] - rows.start,
                 layout.targets_N[tokens],
-                self.width(layout, max(lengths[rows.start : rows.stop])),
+                min(-(-longest // _COLUMNS) * _COLUMNS, padded) if self._is_headed else padded,
             )
             first = last
-
-    def width(self, layout: Layout, longest: int) -> int:
-        """How many positions of the batch's rows are read where no sequence has more than `longest`."""
-        padded = int(layout.batch.input_ids.shape[1])
-        return min(-(-longest // _COLUMNS) * _COLUMNS, padded) if self._is_headed else padded
-
-    def _fitting(self, layout: Layout, most: int | None) -> Iterator[range]:
-        if most is None and self._is_headed:
-            entries = _STATES.get(self.model.device.type, _STATES["cpu"])
-            return groups_within(layout.lengths, max(1, entries // self.model.hidden_size))
-        return groups_within(layout.counts, most or max(1, LOGITS // self.model.vocabulary_size))
 
     @cached_property
     def _is_headed(self) -> bool:
@@ -265,27 +287,6 @@ class Readout(ABC):
                 if not found:
                     break
                 yield Chunk(group.targets_n[found[0].rows], [chunk.logits for chunk in found])
-
-
-class GeneralReadout(Readout):
-    """Any readout: all positions of a sequence may matter, and φ is evaluated where it is asked for."""
-
-    is_affine = False
-
-    def __init__(self, model: LoopedModel, dtype: torch.dtype) -> None:
-        super().__init__(model, dtype)
-        self._derivation = _derivation_of(model)
-
-    @property
-    def backends_used(self) -> set[str]:
-        """`GENERAL` or "nested", once anything was computed."""
-        nested = self._derivation.impl == "nested"
-        return {"nested" if nested and name == GENERAL else name for name in super().backends_used}
-
-    @property
-    def notes(self) -> set[str]:
-        """How derivatives are computed, where that is worth a line."""
-        return {self._derivation.note} - {""}
 
     def read_steps(self, update: Update, scales_B: Sequence[Tensor]) -> list[Reading]:
         """Readings of H + αD, with D in the readout's dtype, at some scales of each question."""
@@ -421,15 +422,31 @@ class AffineReadout(Readout):
         self._head, self._careful = head, careful
         # A core wants blocks that stay in its cache, which is the path's own choice; a GPU wants a few large ones.
         on_cpu, vocabulary = head.weight_VD.device.type == "cpu", int(head.weight_VD.shape[0])
-        self.reads_pairs = model.device.type != "cpu"
         if dtype == torch.float32 and takes_kernel(head.weight_VD.detach()):
             self.most_consecutive = _MOST_CONSECUTIVE
         self._blocks: dict[str, Any] = {"block_tokens": None if on_cpu else max(1, _GPU_BLOCK // vocabulary)}
 
-    def read_pair(self, first_ND: Tensor, second_ND: Tensor, layout: Layout) -> tuple[Reading, Reading]:
-        """Two states at the prediction positions, for one pass over the head."""
-        found = self._tokens(first_ND, second_ND, layout).survey(2, [], 0)
-        return Reading.of(found.initial, layout), Reading.of(found.initial + found.gains[:, -1], layout)
+    def chunks(self, states: Sequence[Tensor], layout: Layout) -> Iterator[Chunk]:
+        """The head's products at the prediction positions alone."""
+        most = max(1, CHUNK.get(self.model.device.type, LOGITS) // self.model.vocabulary_size)
+        h_ND = [predicting(state, layout) for state in states]
+        for tokens in blocks(len(layout.targets_N), most):
+            with full_precision_products():
+                yield Chunk(layout.targets_N[tokens], [self._logits(each[tokens]) for each in h_ND])
+
+    @cached_property
+    def _wide_head(self) -> AffineHead:
+        weight_VD, bias_V = self._head
+        return AffineHead(weight_VD.to(self.dtype), None if bias_V is None else bias_V.to(self.dtype))
+
+    def _logits(self, h_nD: Tensor) -> Tensor:
+        weight_VD, bias_V = self._head
+        on_tensor_cores = weight_VD.is_cuda and self.dtype == torch.float32 and hasattr(torch.ops.aten.mm, "dtype")
+        if not on_tensor_cores or weight_VD.dtype not in _HALF or h_nD.dtype != weight_VD.dtype:
+            return linear(h_nD.to(self.dtype), *self._wide_head)
+        # Products of 16-bit numbers are exact in float32: tensor cores multiply them as they are.
+        z_nV = torch.mm(h_nD, weight_VD.T, out_dtype=self.dtype)
+        return z_nV if bias_V is None else z_nV.add_(bias_V)
 
     def paths(self, updates: Sequence[Update], settings: MeasureConfig, before: Reading | None) -> list[UpdatePaths]:
         """From one survey of all the updates: everything but scales of the questions' own."""
@@ -455,7 +472,8 @@ class AffineReadout(Readout):
         layout, (h_ND, h_plus_ND) = update.layout, update.predicting()
         question_N = layout.question_R[layout.sequence_N]
         first, second = (interpolated(h_ND, h_plus_ND, scale_B[question_N, None]) for scale_B in scales_B)
-        return self.read_pair(first, second, layout)
+        found = self._tokens(first, second, layout).survey(2, [], 0)  # both in one pass over the head
+        return Reading.of(found.initial, layout), Reading.of(found.initial + found.gains[:, -1], layout)
 
     def fp64_path(self, update: Update) -> UtilityPath:
         """The affine path with its logits kept: roots ask for them again and again."""
@@ -490,30 +508,3 @@ def readout_of(model: LoopedModel, dtype: torch.dtype, *, careful: bool = False)
 def _joint(sequences: UtilityPath, layout: Layout) -> UtilityPath:
     """φ of every question: the sequence's own for a reference solution, joint over options otherwise."""
     return sequences if layout.options is None else OptionPath(sequences, layout.options)
-
-
-class Readings:
-    """Readings by depth, each made once: from an update's paths, or from the state, two states at a time on a GPU."""
-
-    def __init__(self, readout: Readout, layout: Layout) -> None:
-        self._readout, self._layout = readout, layout
-        self._waiting: list[tuple[int, Tensor]] = []
-        self.found: dict[int, Reading] = {}
-
-    def read(self, depth: int, state_RSD: Tensor) -> None:
-        """Read a state, now or together with the next one."""
-        if not self._readout.reads_pairs:
-            self.found[depth] = self._readout.read(state_RSD, self._layout)
-            return
-        self._waiting.append((depth, predicting(state_RSD, self._layout)))
-        if len(self._waiting) == 2:
-            self.finish()
-
-    def finish(self) -> None:
-        """Read what still waits: one state, or two."""
-        if self._waiting:
-            assert isinstance(self._readout, AffineReadout)
-            (depth, first_ND), (last, second_ND) = self._waiting[0], self._waiting[-1]
-            self.found[depth], second = self._readout.read_pair(first_ND, second_ND, self._layout)
-            self.found.setdefault(last, second)
-            self._waiting = []

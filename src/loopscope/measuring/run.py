@@ -8,6 +8,7 @@ committed stays, whatever becomes of the others, and the same command continues.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import shutil
@@ -26,20 +27,21 @@ from torch import distributed
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.arguments import canonical
 from loopscope.measuring.batching import EncodedTask, encode_task
 from loopscope.measuring.config import MeasureConfig, refuse_other_settings
-from loopscope.measuring.loading import ModelFacts, device_of, limit_of, load_tasks, model_spec
 from loopscope.measuring.producers import Tables
 from loopscope.measuring.progress import Progress, Style
-from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch
-from loopscope.models.chat_template import ChatTemplate
-from loopscope.models.tokenizer import Tokenizer
+from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch, ModelFacts
+from loopscope.models.tokenizer import ChatTemplate, Tokenizer
 from loopscope.store.files import RunLock, code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo, WorkUnit
 from loopscope.store.run import RunLayout, StoredRun, is_run, write_vocabulary
 from loopscope.store.schema import Level
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.encoding import LoadedTask
+from loopscope.tasks.load import load_task
+from loopscope.tasks.prompting import Chat
 from loopscope.tasks.token_ids import check_vocabulary, shown_through
 
 if TYPE_CHECKING:
@@ -174,6 +176,47 @@ def tasks_first(config: MeasureConfig) -> tuple[MeasureConfig, list[LoadedTask] 
     return config.model_copy(update={"needs_tokenizer": any(task.encoding != "ids" for task in loaded)}), loaded
 
 
+def load_tasks(config: MeasureConfig, chat: Chat | None = None) -> list[LoadedTask]:
+    """The tasks in order, each task and split once."""
+    if not config.tasks:
+        raise LoopscopeError(f"no task given: name one or more, e.g. {setting('tasks', 'arithmetic,gsm8k')}")
+    known = {canonical(task) for task in config.tasks}
+    for name in ("limit", "ids"):
+        given = getattr(config, name)
+        unknown = [task for task in given if task not in known] if isinstance(given, Mapping) else []
+        if unknown:
+            listed = ", ".join(task if isinstance(task, str) else task.name for task in config.tasks)
+            raise LoopscopeError(f"{setting(name)} names {unknown[0]}, which is not among the tasks {listed}")
+    seen: dict[tuple[str, str], LoadedTask] = {}
+    for task in [_load(task, config, chat) for task in config.tasks]:
+        other = seen.setdefault((task.name, task.split), task)
+        if other is not task:
+            raise LoopscopeError(
+                f"{other.spec} and {task.spec} are rows of the same split:"
+                f" measure them into two {setting('output')} folders"
+            )
+    return list(seen.values())
+
+
+def limit_of(config: MeasureConfig, name: str) -> int | None:
+    """The limit that applies to a task of this name."""
+    return config.limit.get(name) if isinstance(config.limit, Mapping) else config.limit
+
+
+def _load(given: Any, config: MeasureConfig, chat: Chat | None) -> LoadedTask:
+    task: LoadedTask = given
+    if not isinstance(given, LoadedTask):
+        name = canonical(given)
+        ids = config.ids.get(name) if isinstance(config.ids, Mapping) else config.ids
+        same = ("data_dir", "template", "num_fewshot", "fewshot_split", "fewshot_seed")
+        settings = {name: getattr(config, name) for name in same}
+        task = load_task(given, limit=limit_of(config, name), ids=ids, chat=chat, **settings)
+    if config.sample is None:
+        return task
+    wanted = config.sample[task.name, task.split]
+    return dataclasses.replace(task, rows=tuple(row for row in task.rows if row.source_row in wanted))
+
+
 def prepare(
     config: MeasureConfig,
     loaded: Sequence[LoadedTask] | None,
@@ -289,7 +332,7 @@ def call_event(config: MeasureConfig) -> dict[str, Any]:
     """
     found = {name: getattr(config, name) for name in config.arguments() if name != "model_args"}
     found |= {name: _absolute(found[name]) for name in ("data_dir", "template", "tokenizer")}
-    found |= {"model": model_spec(config), "device": device_of(config), "folder": str(Path.cwd())}
+    found |= {"model": config.model_spec, "device": config.model_device, "folder": str(Path.cwd())}
     found["tasks"] = [task if isinstance(task, str) else {"given": task.name} for task in config.tasks]
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in found.items()}
 
@@ -313,7 +356,8 @@ def run_pending(
     for line in writer.discarded:
         notify(f"{writer.path}: {line}; measuring it again")
     if writer.status == "finished":
-        notify(f"{writer.path} is finished: nothing to measure")
+        again = f"{setting('overwrite', True)} measures again"
+        notify(f"{writer.path} is finished: opened as it is, nothing measured ({again})")
     elif done:
         notify(f"{writer.path}: resuming, {done} of {total} questions are there")
 

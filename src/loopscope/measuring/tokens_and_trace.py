@@ -3,8 +3,7 @@
 The first two are the paper's "Token-Level Audit of Early Recurrent Updates" (appendix): utility is the log probability
 of one token, and A, Q, ΔU are along that position's own displacement where the readout is affine, along the whole
 sequence's otherwise. The trace holds what a policy has access to at every reference position after every loop. States
-are looked at as they come; their logits wait in a window of depths, and then every depth of the window is read chunk by
-chunk, next to the one before. So memory is bounded by the window and the chunk, whatever the number of loops.
+are looked at as they come, and their logits a chunk of tokens at a time, next to those of the depth before.
 
 Shapes: N reference tokens of a batch, n of a chunk, R sequences, S positions, D hidden width, V vocabulary, T loops.
 """
@@ -12,30 +11,22 @@ Shapes: N reference tokens of a batch, n of a chunk, R sequences, S positions, D
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.host_copies import Columns
-from loopscope.measuring.readouts import LOGITS, Group, Readout, UpdatePaths
-from loopscope.measuring.update import Layout, predicting
+from loopscope.measuring.readouts import CHUNK, LOGITS, Readout, UpdatePaths
+from loopscope.measuring.update import Columns, Layout, predicting
 from loopscope.models.exit_gate import exit_gate_of
-from loopscope.models.layers.linear import linear
-from loopscope.models.protocol import BodyAndHead, LoopedModel
-from loopscope.models.walk import halves, read
-from loopscope.readout.affine.sources import blocks, full_precision_products
+from loopscope.models.protocol import LoopedModel
+from loopscope.readout.affine.sources import blocks
 from loopscope.readout.softmax import Softmax, SoftmaxChange, likeliest
 from loopscope.store.schema import GAIN_SCALES, TRACE_COLUMNS, Level, ends_of
 
-_WINDOW = 1 << 30
-"""Bytes that are kept of states before their logits are read."""
-_CHUNK = {"cpu": 1 << 20, "cuda": 1 << 26}
-"""Logits of a deferred chunk, where not `LOGITS`; some ten arrays of that size exist at a time."""
 _STORED = {"float32": torch.float32, "int32": torch.int32}
 
 
@@ -121,39 +112,44 @@ class Trace(StateObserver):
     """The rows of `trace` of a batch."""
 
     def __init__(self, readout: Readout, layout: Layout, settings: MeasureConfig) -> None:
-        self._layout, self._settings = layout, settings
+        self._readout, self._layout, self._settings = readout, layout, settings
         self._gate = exit_gate_of(readout.model)
-        self._deferred = deferred_readout(readout, layout)
-        self._window: dict[int, Tensor] = {}
-        self._read: set[int] = set()
         self._found: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
-        self._h_ND: Tensor | None = None
+        self._before: Tensor = torch.empty(0)
         self._step_ND: Tensor | None = None
 
     def see(self, depth: int, state_RSD: Tensor) -> None:
-        """Norms and angles at once; keep what the logits follow from."""
+        """Norms, angles, and what the logits give next to those of the depth before; nothing is read at depth 0."""
         if depth > self._settings.deepest:
             return
-        before_ND, step_before_ND = self._h_ND, self._step_ND
-        self._h_ND = _wide(predicting(state_RSD, self._layout))
-        if before_ND is None:
-            return
-        self._step_ND = self._h_ND - before_ND
+        if depth:
+            self._found[depth] |= self._of_states(state_RSD) | self._of_logits(depth, state_RSD)
+        self._before = state_RSD
+
+    def _of_logits(self, depth: int, state_RSD: Tensor) -> dict[str, Tensor]:
+        states, lens = [state_RSD] if depth == 1 else [self._before, state_RSD], self._settings.lens
+        found: list[dict[str, Tensor]] = []
+        for chunk in self._readout.chunks(states, self._layout):
+            most = max(1, CHUNK.get(state_RSD.device.type, LOGITS) // chunk.logits[0].shape[1])
+            for rows in blocks(len(chunk.targets_n), most):
+                *before, now = (Softmax(_wide(z_nV[rows])) for z_nV in chunk.logits)
+                found.append(prediction_columns(now, before[0] if before else None, chunk.targets_n[rows], lens))
+        return {name: torch.cat([columns[name] for columns in found]) for name in found[0]}
+
+    def _of_states(self, state_RSD: Tensor) -> dict[str, Tensor]:
+        before_ND, h_ND = (_wide(predicting(state, self._layout)) for state in (self._before, state_RSD))
+        step_before_ND, self._step_ND = self._step_ND, h_ND - before_ND
         found = {
-            "state_norm": _norm(self._h_ND),
+            "state_norm": _norm(h_ND),
             "step_norm": _norm(self._step_ND),
-            "state_cosine": _cosine(self._h_ND, before_ND),
+            "state_cosine": _cosine(h_ND, before_ND),
         }
         if step_before_ND is not None:
             found["acceleration"] = _norm(self._step_ND - step_before_ND)
             found["step_cosine"] = _cosine(self._step_ND, step_before_ND)
         if self._gate is not None:
             found["gate"] = predicting(self._gate.logits(state_RSD, None), self._layout).sigmoid()
-        self._found[depth].update(found)
-        with full_precision_products():
-            self._window[depth] = kept = self._deferred.keep(state_RSD)
-        if len(self._window) > 2 and kept.nbytes * len(self._window) > _WINDOW:
-            self._read_window()
+        return found
 
     def see_update(self, transition: int, paths: UpdatePaths) -> None:
         """What fractions of the step gained each token, where the grid is known."""
@@ -162,31 +158,9 @@ class Trace(StateObserver):
 
     def finish(self, updates: Mapping[int, dict[str, Columns]]) -> Sequence[dict[str, Columns]]:
         """The columns of every depth, one row per reference token."""
-        self._read_window()
         names = [q.example.id for q in self._layout.questions for _ in range(q.example.prediction_count)]
         identity = {**token_identity(self._layout), "example_id": np.asarray(names, dtype=object)}
         return [{"trace": {**identity, **self._columns(depth)}} for depth in sorted(self._found)]
-
-    def _read_window(self) -> None:
-        """Read what was kept; the last depth stays for the first of the next window."""
-        read: dict[int, list[dict[str, Tensor]]] = {depth: [] for depth in self._window}
-        with full_precision_products():
-            for tokens, logits in self._deferred.chunks():
-                before: Softmax | None = None
-                for depth, kept in self._window.items():
-                    now = Softmax(_wide(logits(kept)))
-                    if depth not in self._read:
-                        targets_n, lens = self._layout.targets_N[tokens], self._settings.lens
-                        read[depth].append(prediction_columns(now, before, targets_n, lens))
-                    before = now
-        for depth, chunks in read.items():
-            if depth not in self._read:
-                self._read.add(depth)
-                self._found[depth].update(
-                    {name: torch.cat([columns[name] for columns in chunks]) for name in chunks[0]}
-                )
-        last = max(self._window)
-        self._window = {last: self._window[last]}
 
     def _columns(self, depth: int) -> Columns:
         count, found = len(self._layout.targets_N), self._found[depth]
@@ -241,76 +215,3 @@ def _norm(a_ND: Tensor) -> Tensor:
 def _cosine(a_ND: Tensor, b_ND: Tensor) -> Tensor:
     both_N = _norm(a_ND) * _norm(b_ND)
     return torch.where(both_N > 0, _dot(a_ND, b_ND) / both_N, 0.0).clamp(-1.0, 1.0)
-
-
-class Deferred(NamedTuple):
-    """What is kept of a state so that its logits can be computed later.
-
-    Attributes:
-        keep: from a state to what the logits at the prediction positions follow from.
-        chunks: all reference tokens in order, some at a time: which, and the map from what was kept to their logits.
-    """
-
-    keep: Callable[[Tensor], Tensor]
-    chunks: Callable[[], Iterator[tuple[slice, Callable[[Tensor], Tensor]]]]
-
-
-def deferred_readout(readout: Readout, layout: Layout) -> Deferred:
-    """The one that keeps the least: predicting states [N, D], a body's outputs [N, D'], or whole states [R, S, D]."""
-    model, dtype = readout.model, readout.dtype
-    most = max(1, _CHUNK.get(model.device.type, LOGITS) // model.vocabulary_size)
-
-    def halves_of(group: Group) -> BodyAndHead | None:
-        return halves(model, dtype, layout.context_of(group.rows))
-
-    if model.head is not None:
-        weight_VD, bias_V = model.head
-        # Products of 16-bit numbers are exact in float32: tensor cores multiply them as they are.
-        half = weight_VD.dtype in (torch.bfloat16, torch.float16) and hasattr(torch.ops.aten.mm, "dtype")
-        as_stored = weight_VD.is_cuda and half and dtype == torch.float32
-        wide_VD = weight_VD if as_stored else weight_VD.to(dtype)  # once for all chunks and depths
-        wide_V = None if bias_V is None else bias_V.to(dtype)
-
-        def of_head(tokens: slice, h_ND: Tensor) -> Tensor:
-            h_nD = h_ND[tokens]
-            if not as_stored or h_nD.dtype != weight_VD.dtype:
-                return linear(h_nD.to(dtype), wide_VD.to(dtype), wide_V)
-            z_nV = torch.mm(h_nD, wide_VD.T, out_dtype=dtype)
-            return z_nV if wide_V is None else z_nV.add_(wide_V)
-
-        def by_head() -> Iterator[tuple[slice, Callable[[Tensor], Tensor]]]:
-            return ((tokens, partial(of_head, tokens)) for tokens in blocks(len(layout.targets_N), most))
-
-        return Deferred(partial(predicting, layout=layout), by_head)
-
-    if halves_of(next(iter(readout.groups(layout)))) is not None:
-
-        def bodies(state_RSD: Tensor) -> Tensor:
-            found = []
-            for group in readout.groups(layout):
-                parts = halves_of(group)
-                assert parts is not None, "a readout in halves stays one"
-                found.append(parts.body(state_RSD[group.rows], group.positions_n2))
-            return torch.cat(found)
-
-        def by_body() -> Iterator[tuple[slice, Callable[[Tensor], Tensor]]]:
-            for group in readout.groups(layout):
-                parts, first = halves_of(group), group.tokens.start
-                assert parts is not None, "a readout in halves stays one"
-                for inside in blocks(group.tokens.stop - first, most):
-                    tokens = slice(first + inside.start, first + inside.stop)
-                    yield tokens, partial(_of_tokens, parts.head, tokens)
-
-        return Deferred(bodies, by_body)
-
-    def of_group(group: Group, state_RSD: Tensor) -> Tensor:
-        return read(model, state_RSD[group.rows], group.positions_n2, dtype, layout.context_of(group.rows))
-
-    return Deferred(
-        lambda state: state,
-        lambda: ((group.tokens, partial(of_group, group)) for group in readout.groups(layout, most)),
-    )
-
-
-def _of_tokens(head: Callable[[Tensor], Tensor], tokens: slice, body_ND: Tensor) -> Tensor:
-    return head(body_ND[tokens])

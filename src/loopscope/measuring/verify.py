@@ -37,8 +37,8 @@ from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.measuring.arguments import canonical
 from loopscope.measuring.batching import BatchPolicy, collate, plan_batches
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.loading import facts_of, load_configured_model, load_configured_tokenizer
 from loopscope.measuring.run import Prepared, prepare, run_config, tasks_first
+from loopscope.measuring.worker import facts_of, load_configured_model, load_configured_tokenizer
 from loopscope.models.exit_gate import ExitGate, exit_gate_of, state_at_exit
 from loopscope.models.in_memory import ModelSpec, borrowed, is_factory
 from loopscope.models.initial_state import SEED
@@ -59,13 +59,8 @@ from loopscope.tasks.source_rows import is_data_file
 UTILITIES = "utilities at the stored depths"
 OTHER_SOURCES = "not the sources of the run"
 _CIRCUMSTANCES = (
-    "loopscope_version",
-    "code_sha256",
-    "device",
-    "libraries",
-    "model.spec",
-    "model.name",
-    "model.revision",
+    *("loopscope_version", "code_sha256", "device", "libraries"),
+    *("model.spec", "model.name", "model.revision"),
 )
 """What may differ between two runs whose numbers are compared; then rounding may differ, too."""
 _QUESTIONS = 4
@@ -134,10 +129,10 @@ def config_of(run: StoredRun, named: Named) -> MeasureConfig:
     batch, seed = manifest.batch, manifest.seeds.get("initial_state")
     # What made the run's model, unless an object is given that is made already.
     made = model is not None and not isinstance(model, str | os.PathLike) and not is_factory(model)
-    drawn = {"random_weights": True, "seed": manifest.seeds.get("random_weights", 0)}
-    args: dict[str, Any] = drawn if manifest.model.random_weights else {}
-    stored_args = manifest.settings.get("model_args")
-    args = args | (stored_args if isinstance(stored_args, dict) else {})
+    args = manifest.settings.get("model_args")
+    if not isinstance(args, dict):  # as in older manifests
+        drawn = {"random_weights": True, "seed": manifest.seeds.get("random_weights", 0)}
+        args = drawn if manifest.model.random_weights else {}
     same = {name: getattr(manifest, name) for name in ("transitions", "depths", "level", "tokens", "paths")}
     given: dict[str, Any] = {
         **manifest.settings,

@@ -1,4 +1,4 @@
-"""One model replica that measures work units: questions in, columns of every table out.
+"""One model replica: loaded as a configuration names it, it measures work units: questions in, columns out.
 
 The next batch is launched before the last one is finished, so that a GPU has something to do while the host puts rows
 together. Two batches are never alive at a time: what waits is a launched batch's results, which are small. A batch that
@@ -7,7 +7,9 @@ runs out of memory is halved.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import platform
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -19,23 +21,137 @@ from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.batch_pass import BatchPass
 from loopscope.measuring.batching import Question, example_columns, padded_tokens, plan_batches, shrunk
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.host_copies import stacked
-from loopscope.measuring.loading import ModelFacts, facts_of, load_configured_model, load_configured_tokenizer
 from loopscope.measuring.model_check import before_a_pass, checked
 from loopscope.measuring.producers import Tables
-from loopscope.models.load import card_of
+from loopscope.measuring.update import stacked
+from loopscope.models.families.config import FamilyConfig
+from loopscope.models.in_memory import model_identity
+from loopscope.models.initial_state import InitialState, Rule
+from loopscope.models.layers.attention import runs_unpadded
+from loopscope.models.load import card_of, load_model
 from loopscope.models.protocol import LoopedModel
+from loopscope.models.tokenizer import Tokenizer, load_tokenizer, no_tokenizer
+from loopscope.models.user_models import OBJECT
 from loopscope.models.walk import forget_recorded_steps
 from loopscope.readout.checks import is_out_of_memory
-from loopscope.store.manifest import WorkUnit
+from loopscope.store.manifest import ModelInfo, WorkUnit
 from loopscope.user_code import user_code
+
+
+def load_configured_model(config: MeasureConfig) -> LoopedModel:
+    """The model, with the initial state that was asked for."""
+    how: Any = {"dtype": config.dtype, "allow_code": config.allow_code}
+    model = load_model(config.model, model_args=config.model_args, device=config.model_device, **how)
+    drawn = getattr(model, "initial_state", None)
+    if not isinstance(drawn, InitialState):
+        for name in ("initial_state", "initial_seed"):
+            if (value := getattr(config, name)) is not None:
+                raise LoopscopeError(f"{model.name} draws no initial state: leave out {setting(name, value)}")
+        return model
+    rule = config.initial_state
+    if rule is None and config.protocol == "paper" and "initial_state" not in config.model_args:
+        rule = "paper"
+    if rule is not None:
+        drawn = dataclasses.replace(drawn, rule=rule)
+    if config.initial_seed is not None:
+        drawn = dataclasses.replace(drawn, seed=config.initial_seed)
+    model.initial_state = drawn  # type: ignore[attr-defined]
+    return model
+
+
+def load_configured_tokenizer(config: MeasureConfig, model: object = None) -> Tokenizer | None:
+    """The one that the user gave; none for token ids; the model's own, as an attribute or by its name."""
+    if config.tokenizer is not None:
+        return load_tokenizer(config.tokenizer)
+    if not config.needs_tokenizer:
+        return None
+    attached = getattr(model, "tokenizer", None)
+    if attached is not None:
+        return load_tokenizer(attached)
+    if config.model_in_memory is None:
+        return load_tokenizer(config.model)
+    checkpoint = getattr(getattr(model, "card", None), "checkpoint", None)
+    if checkpoint is None:
+        raise LoopscopeError(no_tokenizer(getattr(model, "name", None) or config.model_spec.removeprefix(OBJECT)))
+    return load_tokenizer(checkpoint)
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A loaded model without its weights, as a run that measures it in another process must know it.
+
+    Attributes:
+        info: what the manifest says of it.
+        vocabulary_size: token ids that it can embed.
+        max_positions: the longest sequence, if there is a limit.
+        device_type: "cpu", "cuda".
+        device_name: the device as its maker calls it.
+        seeds: of what is drawn at random, by name: random weights, an initial state.
+        shares_context: whether it runs options that share a row.
+        trained_clock: steps after which a step that knows its time leaves what it was trained for; else None.
+        args: what its factory was called with.
+        initial_state: the rule by which H_0 is drawn, if it is.
+        unpadded: whether it runs all sequences of a batch in one row, without padding.
+    """
+
+    info: ModelInfo
+    vocabulary_size: int
+    max_positions: int | None
+    device_type: str
+    device_name: str
+    seeds: dict[str, int]
+    shares_context: bool
+    trained_clock: int | None
+    args: Mapping[str, Any]
+    initial_state: Rule | None
+    unpadded: bool
+
+    def settled(self, config: MeasureConfig) -> MeasureConfig:
+        """The settings with the updates that are meant where none are named, and with batches that suit the model."""
+        return config.beyond(self.info.trained_depth, self.info.name).on(self.device_type, unpadded=self.unpadded)
+
+
+def facts_of(model: LoopedModel) -> ModelFacts:
+    """The facts of a model that `load_model` returned."""
+    card, config, device = card_of(model), getattr(model, "config", None), model.device
+    drawn = getattr(model, "initial_state", None)
+    drawn = drawn if isinstance(drawn, InitialState) else None
+    # The hashes of the files that the weights were read from; of the model in memory where there are none.
+    weights = {name: digest for name, digest in card.sha256.items() if name.endswith(".safetensors")}
+    same = ("spec", "name", "family", "revision", "dtype", "boundary", "trained_depth")
+    info = ModelInfo(
+        **{name: getattr(card, name) for name in same},
+        weights=weights if weights or card.random else model_identity(model),
+        config_sha256=card.sha256.get("config.json"),
+        affine_readout=model.head is not None,
+        design=config.design if isinstance(config, FamilyConfig) else {},
+        random_weights=card.random,
+        toy=card.kind == "embedded",
+    )
+    seeds = {} if drawn is None else {"initial_state": drawn.seed}
+    seeds |= {"random_weights": card.seed} if card.random and card.seed is not None else {}
+    on_gpu = device.type == "cuda"
+    return ModelFacts(
+        info,
+        vocabulary_size=model.vocabulary_size,
+        max_positions=getattr(model, "max_positions", None),
+        device_type=device.type,
+        device_name=torch.cuda.get_device_name(device) if on_gpu else f"{device.type} ({platform.machine()})",
+        seeds=seeds,
+        shares_context=bool(getattr(model, "shares_context", False)),
+        trained_clock=card.trained_clock,
+        args=card.args,
+        initial_state=None if drawn is None else drawn.rule,
+        unpadded=runs_unpadded(model),
+    )
+
 
 Name = TypeVar("Name")
 _NOTHING: Mapping[Any, Set[int]] = {}
 
 
 class MeasuredBatch(NamedTuple):
-    """Questions and token positions that are measured now; negative where a worker was lost with them."""
+    """Questions and token positions that are measured now."""
 
     questions: int
     positions: int
@@ -140,10 +256,12 @@ class Worker:
         try:
             if launched is not None:
                 tables = launched.finish()
-                self._careful |= launched.repeated
-                unit.backends_used.update(launched.backends_used)
-                unit.notices.extend(sorted(launched.notes - self._noted))
-                self._noted |= launched.notes
+                unit.backends_used.update(launched.readout.backends_used)
+                if tables is None:
+                    self._careful = True
+                    return self._finish(unit, batch, self._launch(batch))
+                unit.notices.extend(sorted(launched.readout.notes - self._noted))
+                self._noted |= launched.readout.notes
                 return [{**tables, "examples": example_columns(batch)}]
         except Exception as error:
             if not is_out_of_memory(error):
@@ -178,7 +296,7 @@ Step = Measured[WorkUnit] | MeasuredBatch
 """What an engine yields: each batch of a unit, then the unit."""
 
 
-class LocalEngine:
+class LocalEngine(Worker):
     """One model in this process, loaded unless it is given."""
 
     def __init__(self, config: MeasureConfig, model: LoopedModel | None = None) -> None:
@@ -188,11 +306,7 @@ class LocalEngine:
         if card_of(self.model).is_own:
             checked(self.model, before_a_pass(settings.level, settings.readout_dtype)).require()
         self.tokenizer = load_configured_tokenizer(config, self.model)
-        self._worker = Worker(self.model, settings)
-
-    def run(self, units: Iterable[GivenUnit], done: Mapping[WorkUnit, Set[int]] = _NOTHING) -> Iterator[Step]:
-        """Each unit in order without the rows that are `done`, and its batches before it."""
-        return self._worker.run(units, done)
+        super().__init__(self.model, settings)
 
     def close(self) -> None:
         """Nothing to give back."""

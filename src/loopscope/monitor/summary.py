@@ -5,17 +5,15 @@ Rows are named as in `monitor_log`; columns come from the pass itself (`measurin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike
+import polars as pl
 
-from loopscope.measuring.host_copies import Columns
 from loopscope.measuring.producers import Tables
-from loopscope.path import Outcome, endpoint_prediction
+from loopscope.measuring.update import Columns
+from loopscope.path import Outcome
 from loopscope.store.schema import ends_of
 
 MEANS = (
@@ -71,66 +69,43 @@ class Record:
 
 def depth_rows(step: int, task: str, tables: Tables) -> list[dict[str, Any]]:
     """The mean utility at every depth, and where there are options, how often the right one is the likeliest."""
-    columns, examples, found = tables["depths"], tables["examples"], []
-    right = None
+    columns, examples = tables["depths"], tables["examples"]
+    frame = pl.DataFrame({name: columns[name] for name in ("row", "depth", "utility")})
     if "chosen_option" in columns:
         correct = dict(zip(examples["row"], examples["correct_option"], strict=True))
-        right = np.asarray(columns["chosen_option"]) == np.asarray([correct[row] for row in columns["row"]])
-    depths = np.asarray(columns["depth"])
-    for depth in np.unique(depths):
-        here = depths == depth
-        means = {"utility": np.asarray(columns["utility"])[here]}
-        if right is not None:
-            means["accuracy"] = right[here]
-        found.append({**_key("depth", step, task), "depth": int(depth), "questions": int(here.sum()), **_means(means)})
-    return found
+        right = pl.Series(columns["chosen_option"]) == frame["row"].replace_strict(correct)
+        frame = frame.with_columns(accuracy=right)
+    return _rows("depth", step, task, frame.drop("row"), "depth")
 
 
 def update_rows(step: int, task: str, questions: Columns) -> list[dict[str, Any]]:
     """Everything about every update."""
     if not questions:
         return []
-    transitions = np.asarray(questions["transition"])
-    found = []
-    for transition in np.unique(transitions):
-        here = transitions == transition
-        columns = {name: np.asarray(questions[name])[here] for name in (*MEANS, "outcome")}
-        key = {**_key("update", step, task), "transition": int(transition), "questions": int(here.sum())}
-        found.append({**key, **_means(_of_update(columns))})
-    return found
+    frame = pl.DataFrame({name: questions[name] for name in ("transition", *MEANS, "outcome")})
+    gain, slope, outcome = pl.col("gain"), pl.col("slope"), pl.col("outcome")
+    failures, harmful = outcome == Outcome.FINITE_STEP_FAILURE, outcome >= Outcome.DIRECTIONAL_FAILURE
+    columns = frame.select(
+        "transition",
+        *MEANS,
+        accumulated_curvature=gain - slope,
+        progressing=outcome == Outcome.PROGRESSING,
+        neutral=outcome == Outcome.NEUTRAL,
+        directional=outcome == Outcome.DIRECTIONAL_FAILURE,
+        finite_step=failures,
+        harmful=harmful,
+        share=pl.when(harmful).then(failures),
+        sign_slope=slope.sign() == gain.sign(),
+        sign_quadratic=(slope + pl.col("quadratic")).sign() == gain.sign(),
+        quarter_recovery=pl.when(failures).then(pl.col("quarter_gain") > 0),
+        quadratic_recovery=pl.when(failures).then(pl.col("quadratic_gain") > 0),
+    )
+    return _rows("update", step, task, columns, "transition")
 
 
-def _key(kind: str, step: int, task: str) -> dict[str, Any]:
-    return {"kind": kind, "step": step, "task": task}
-
-
-def _of_update(columns: Mapping[str, Any]) -> dict[str, ArrayLike]:
-    gain, slope, outcome = columns["gain"], columns["slope"], columns["outcome"]
-    predicted = endpoint_prediction(slope, columns["quadratic"])
-    harmful = outcome >= Outcome.DIRECTIONAL_FAILURE
-    failures = outcome == Outcome.FINITE_STEP_FAILURE
-    return {
-        **{name: columns[name] for name in MEANS},
-        "accumulated_curvature": gain - slope,
-        "progressing": outcome == Outcome.PROGRESSING,
-        "neutral": outcome == Outcome.NEUTRAL,
-        "directional": outcome == Outcome.DIRECTIONAL_FAILURE,
-        "finite_step": failures,
-        "harmful": harmful,
-        "share": failures[harmful],
-        "sign_slope": np.sign(slope) == np.sign(gain),
-        "sign_quadratic": np.sign(predicted) == np.sign(gain),
-        "quarter_recovery": columns["quarter_gain"][failures] > 0,
-        "quadratic_recovery": columns["quadratic_gain"][failures] > 0,
-    }
-
-
-def _means(values: Mapping[str, ArrayLike]) -> dict[str, float | None]:
-    """The mean of each, and its standard error where there are two numbers or more."""
-    found: dict[str, float | None] = {}
-    for name, given in values.items():
-        numbers = np.asarray(given, dtype=np.float64)
-        found[name] = float(numbers.mean()) if numbers.size else None
-        spread = float(numbers.std(ddof=1)) / math.sqrt(numbers.size) if numbers.size > 1 else None
-        found[f"{name}_se"] = spread
-    return found
+def _rows(kind: str, step: int, task: str, columns: pl.DataFrame, by: str) -> list[dict[str, Any]]:
+    """The mean of each column over the questions that have it, and its standard error where there are two or more."""
+    values = pl.exclude(by).cast(pl.Float64)
+    error = (values.std() / values.count().sqrt()).name.suffix("_se")
+    found = columns.group_by(by).agg(pl.len().alias("questions"), values.mean(), error).sort(by)
+    return [{"kind": kind, "step": step, "task": task, **row} for row in found.iter_rows(named=True)]

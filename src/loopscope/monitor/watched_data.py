@@ -12,8 +12,8 @@ from torch import Tensor
 from loopscope.errors import LoopscopeError, shown
 from loopscope.measuring.batching import Question, encode_task
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.loading import load_configured_tokenizer
 from loopscope.measuring.run import tasks_first
+from loopscope.measuring.worker import load_configured_tokenizer
 from loopscope.models.batch import Batch
 from loopscope.models.protocol import LoopedModel
 from loopscope.tasks.encoding import Example, Row
@@ -90,22 +90,7 @@ def batch_task(given: Any, limit: int) -> WatchedTask:
 
 def _tensors(given: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Ids, whether each is a reference, and whether it is there at all, [B, S] each."""
-    if _is_pair(given):
-        inputs, targets = given
-        if inputs.shape != targets.shape or inputs.dim() != 2:
-            raise LoopscopeError(f"inputs {list(inputs.shape)} and targets {list(targets.shape)} must be [rows, width]")
-        counted = targets >= 0
-        known = counted[:, :-1]
-        if not torch.equal(targets[:, :-1][known], inputs[:, 1:][known]):
-            raise LoopscopeError("targets must be the inputs one token ahead, or negative where nothing is scored")
-        ids = torch.cat([inputs, targets[:, -1:].clamp(min=0)], 1)
-        first = counted.new_zeros(len(ids), 1)
-        valid = torch.ones_like(ids, dtype=torch.bool)
-        valid[:, -1:] = counted[:, -1:]
-        return ids, torch.cat([first, counted], 1), valid
-    if isinstance(given, Batch):
-        given = {"input_ids": given.input_ids, "attention_mask": given.attention_mask}
-    held = given if isinstance(given, Mapping) else {"input_ids": given}
+    held = _as_mapping(given)
     ids, labels, mask = held["input_ids"], held.get("labels"), held.get("attention_mask")
     for name, tensor in (("input_ids", ids), ("labels", labels), ("attention_mask", mask)):
         if tensor is not None and (not isinstance(tensor, Tensor) or tensor.shape != ids.shape or ids.dim() != 2):
@@ -113,8 +98,27 @@ def _tensors(given: Any) -> tuple[Tensor, Tensor, Tensor]:
     valid = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask != 0
     counted = valid if labels is None else valid & (labels >= 0)
     if labels is not None and not torch.equal(labels[counted], ids[counted]):
-        raise LoopscopeError("labels must be the input_ids themselves, or negative where nothing is scored")
+        raise LoopscopeError(
+            "labels must be the input_ids themselves (targets: the inputs one token ahead), or negative where nothing"
+            " is scored"
+        )
     return ids, counted, valid
+
+
+def _as_mapping(given: Any) -> Mapping[str, Any]:
+    """A batch as the models of transformers take it."""
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, Batch):
+        return {"input_ids": given.input_ids, "attention_mask": given.attention_mask}
+    if isinstance(given, Tensor):
+        return {"input_ids": given}
+    inputs, targets = given
+    if inputs.shape != targets.shape or inputs.dim() != 2:
+        raise LoopscopeError(f"inputs {list(inputs.shape)} and targets {list(targets.shape)} must be [rows, width]")
+    last = targets[:, -1:]
+    ids, labels = torch.cat([inputs, last.clamp(min=0)], 1), torch.cat([torch.full_like(last, -1), targets], 1)
+    return {"input_ids": ids, "labels": labels, "attention_mask": torch.cat([torch.ones_like(inputs), last >= 0], 1)}
 
 
 def _question(row: int, ids: list[int], counted: list[bool], valid: list[bool]) -> Question | None:

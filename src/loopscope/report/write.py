@@ -19,9 +19,9 @@ from loopscope.report.provenance import provenance, warnings_of
 from loopscope.report.study_pages import compute_tables, study_pages
 from loopscope.stats import Bootstrap
 from loopscope.store.files import clear_write_errors, require_plain, write_atomically
+from loopscope.studies import open_records
 from loopscope.studies.conditions import run_labels
 from loopscope.studies.records import Records
-from loopscope.studies.registry import open_records
 
 MOST_QUESTIONS = 1_000_000_000
 PATH_NUMBERS = 2_000_000

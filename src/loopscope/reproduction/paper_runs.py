@@ -12,7 +12,7 @@ from typing import Any
 
 from loopscope.errors import LoopscopeError, choice, setting
 from loopscope.measuring.config import PROTOCOLS
-from loopscope.studies.registry import FIGURES, TABLES, Study, find
+from loopscope.studies import FIGURES, TABLES, Study, find
 
 
 @dataclass(frozen=True)

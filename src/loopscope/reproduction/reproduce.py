@@ -6,7 +6,9 @@ took that was not interrupted.
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,18 +18,18 @@ from typing import Any
 from loopscope import api
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.progress import CostEstimate, duration, estimate, together
+from loopscope.measuring.progress import CostEstimate, duration, estimate
 from loopscope.report import write_report
 from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run
 from loopscope.stats import Bootstrap
 from loopscope.store.files import clear_write_errors, write_atomically
+from loopscope.studies import FIGURES, TABLES
 from loopscope.studies.comparison import Comparison, compare
 from loopscope.studies.conditions import downloaded_commit, place_of
 from loopscope.studies.declare import TableResult
 from loopscope.studies.paper_selection import figure_records, paper_tables
 from loopscope.studies.records import Records
-from loopscope.studies.registry import FIGURES, TABLES
 from loopscope.studies.verdicts import UNVERIFIED
 
 FORMATS = {"text": "txt", "latex": "tex", "csv": "csv"}
@@ -88,7 +90,9 @@ class Reproduction:
         """Compute every run a second time and compare bit for bit; the comparison reads what each run keeps of it."""
         for number, run in enumerate(runs, 1):
             self.notify(f"second computation {number} of {len(runs)}: {run.path.name}")
-            self.notify(str(run.verify(bitwise=True)))
+            found = run.verify(bitwise=True)
+            for line in (*found.findings, *(found.replayed.comparisons if found.replayed else ())):
+                self.notify(str(line))
 
     def weights(self) -> list[str]:
         """A line on each model whose weights come from elsewhere than the hub."""
@@ -174,7 +178,7 @@ def plan_of_run(run: PaperRun, cost: CostEstimate) -> str:
 
 def plan_of_all(costs: Sequence[tuple[PaperRun, CostEstimate]], *, verify: bool = False) -> str:
     """All runs together in a line, and the longest one; `verify` computes all of them a second time."""
-    whole = together([cost for _, cost in costs])
     slowest, most = max(costs, key=lambda entry: entry[1].seconds)
+    whole = functools.reduce(operator.add, (cost for _, cost in costs))
     again = f"; --verify takes about as long again, {duration(2 * whole.seconds)} in all" if verify else ""
     return f"all runs ({len(costs)}): {whole}; the longest, {slowest.name}, {duration(most.seconds)}{again}"

@@ -1,6 +1,6 @@
 """Intervals and rank statistics of stored records: question bootstrap, Spearman, AUROC (NumPy)."""
 
-from loopscope.stats.resampling import Bootstrap, Clusters, Estimate, Interval, bootstrap
+from loopscope.stats.resampling import Bootstrap, Clusters, Estimate, Interval
 from loopscope.stats.statistics import (
     Auroc,
     Best,
@@ -29,5 +29,4 @@ __all__ = [
     "Ratio",
     "Spearman",
     "Statistic",
-    "bootstrap",
 ]

@@ -143,16 +143,6 @@ class Bootstrap:
         return {key: Estimate(values[key], statistic.size, intervals.get(key)) for key, statistic in statistics.items()}
 
 
-def bootstrap(statistic: Statistic, settings: Bootstrap | None = None) -> Estimate:
-    """Value and interval of one statistic.
-
-    >>> from loopscope.stats import Mean
-    >>> bootstrap(Mean([1.0, 2.0, 4.0, 5.0])).value
-    3.0
-    """
-    return (settings or Bootstrap()).estimate({"": statistic})[""]
-
-
 @dataclass(frozen=True)
 class Clusters:
     """Which cluster each record belongs to, worked out once for many columns."""

@@ -17,22 +17,13 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class Column:
-    """One value per record, with the ascending groups of equal values; columns over the same array are equal."""
+    """One value per record, with the ascending groups of equal values."""
 
     def __init__(self, values: Floats) -> None:
         self.values = values
         self.order = np.argsort(values, kind="stable")
-        ascending = values[self.order]
-        self.first = np.ones(values.size, dtype=bool)
-        self.first[1:] = ascending[1:] != ascending[:-1]
-        self.group = np.empty(values.size, dtype=np.intp)
-        self.group[self.order] = np.cumsum(self.first) - 1
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Column) and self.values is other.values
-
-    def __hash__(self) -> int:
-        return id(self.values)
+        self.group = np.unique(values, return_inverse=True)[1]
+        self.first = np.diff(self.group[self.order], prepend=-1) > 0
 
 
 class Ranked(NamedTuple):
@@ -50,18 +41,20 @@ class Block:
 
     def __init__(self, counts_BN: Floats) -> None:
         self.counts_BN = counts_BN
-        self._cumulative: dict[Column, Floats] = {}
-        self._ranked: dict[Column, Ranked] = {}
+        # By the place of a column's array in memory: statistics of one array share its ranks.
+        self._cumulative: dict[int, Floats] = {}
+        self._ranked: dict[int, Ranked] = {}
 
     def cumulative(self, column: Column) -> Floats:
         """How many records were drawn up to each one in ascending order of the column: [B, N]."""
-        if column not in self._cumulative:
-            self._cumulative[column] = np.cumsum(np.take(self.counts_BN, column.order, axis=1), axis=1)
-        return self._cumulative[column]
+        if id(column.values) not in self._cumulative:
+            ascending_BN = np.take(self.counts_BN, column.order, axis=1)
+            self._cumulative[id(column.values)] = np.cumsum(ascending_BN, axis=1)
+        return self._cumulative[id(column.values)]
 
     def ranked(self, column: Column) -> Ranked:
         """The midranks of a column."""
-        if column not in self._ranked:
+        if id(column.values) not in self._ranked:
             sorted_BN = np.take(self.counts_BN, column.order, axis=1)
             starts = np.flatnonzero(column.first)
             totals_BG = np.add.reduceat(sorted_BN, starts, axis=1) if starts.size < column.first.size else sorted_BN
@@ -72,8 +65,8 @@ class Block:
             ranks_BG -= self.counts_BN.shape[1] / 2
             rank_BN = np.take(ranks_BG, column.group, axis=1)
             weighted_BN = self.counts_BN * rank_BN
-            self._ranked[column] = Ranked(rank_BN, weighted_BN, np.einsum("bn,bn->b", weighted_BN, rank_BN))
-        return self._ranked[column]
+            self._ranked[id(column.values)] = Ranked(rank_BN, weighted_BN, np.einsum("bn,bn->b", weighted_BN, rank_BN))
+        return self._ranked[id(column.values)]
 
 
 class Statistic(ABC):
@@ -136,9 +129,6 @@ class Ratio(OfSums):
     True
     """
 
-    def __init__(self, numerator: ArrayLike, denominator: ArrayLike) -> None:
-        super().__init__(numerator, denominator)
-
     def value(self) -> float | None:
         above, below = (float(values.sum()) for values in self.columns)
         return above / below if below else None
@@ -153,9 +143,6 @@ class Mean(OfSums):
     >>> Mean([1.0, 2.0, 6.0]).value()
     3.0
     """
-
-    def __init__(self, values: ArrayLike) -> None:
-        super().__init__(values)
 
     def value(self) -> float | None:
         return float(self.columns[0].mean()) if self.size else None
@@ -237,9 +224,6 @@ class Maximum(Statistic):
     """
 
     resamples = False
-
-    def __init__(self, values: ArrayLike) -> None:
-        super().__init__(values)
 
     def value(self) -> float | None:
         return float(self.columns[0].max()) if self.size else None

@@ -32,19 +32,11 @@ from loopscope.studies.verdicts import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
 
 STAND_INS = "a rehearsal: the numbers in place of the published ones are made up from the runs' own"
 NOT_CHECKED = "not checked: `loopscope verify RUN --bitwise` computes it a second time"
 MARKS = {Verdict.REPRODUCES: "✓ ", Verdict.WITHIN: "≈ ", Verdict.DIFFERS: "✗ ", Verdict.NOT_COMPARABLE: "· "}
-COUNTED = {
-    Verdict.REPRODUCES: ("reproduces", "reproduce"),
-    Verdict.WITHIN: ("lies within re-measurement", "lie within re-measurement"),
-    Verdict.DIFFERS: ("differs", "differ"),
-    Verdict.NOT_COMPARABLE: ("is not comparable", "are not comparable"),
-}
-"""What one line does and what several do."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +70,6 @@ class Compared:
     """One line: `reproduces`, `within re-measurement: …`, `differs by …` or `not comparable because …`."""
     next_to: str
     """The run's condition in words, of claims how many there are."""
-    covers: bool | None = None
-    """Whether the run's interval covers the published number; None without an interval."""
     caveat: str = ""
     """What cannot be checked even in the same setting."""
 
@@ -96,7 +86,6 @@ class Compared:
         values["own"] = Estimate(number, self.condition.n, interval)
         values["difference"] = self.difference
         values["difference_text"] = "" if self.difference is None else f"{self.difference:+.3g}"
-        values["covers_text"] = "" if self.covers is None else "yes" if self.covers else "no"
         values["marked"] = MARKS[self.outcome] + self.verdict
         values["outcome"] = str(self.outcome)
         return Row(self.condition, self.key, values)
@@ -104,8 +93,8 @@ class Compared:
 
 WHERE = (words("Table", "{table}"), words("Paper's setting", "{setting}"), words("Row", "{key}"))
 NUMBERS = (words("Column", "{column}"), Column("Paper", "{paper}"), Column("Run", "{own_text}"))
-DIFFERENCE = (Column("Run − paper", "{difference_text}"), Column("Covered", "{covers_text}"))
-ALL = (*WHERE, *NUMBERS, DIFFERENCE[1], words("Run's condition", "{next_to}"), words("Verdict", "{verdict}"))
+DIFFERENCE = Column("Run − paper", "{difference_text}")
+ALL = (*WHERE, *NUMBERS, words("Run's condition", "{next_to}"), words("Verdict", "{verdict}"))
 MARKED = words("Verdict", "{marked}")
 
 
@@ -156,7 +145,7 @@ class Comparison:
             head += f"\n  next to {first.next_to} (run {first.condition.run})"
             if not first.same_setting:
                 head += f"\n  {first.verdict}"
-            columns = (*NUMBERS, *DIFFERENCE, *([MARKED] if first.same_setting else []))
+            columns = (*NUMBERS, DIFFERENCE, *([MARKED] if first.same_setting else []))
             blocks.append(_table(head, block, columns).to_text())
         if self.claims:
             claim = (words("Claim", "{column}"), *NUMBERS[1:], MARKED)
@@ -174,10 +163,6 @@ class Comparison:
         """One row per compared number, full precision."""
         return self.table().to_polars()
 
-    def to_pandas(self) -> pd.DataFrame:
-        """The same for pandas."""
-        return self.table().to_pandas()
-
     def __str__(self) -> str:
         return self.to_text()
 
@@ -189,9 +174,9 @@ class Comparison:
 
 
 def _counted(rows: Iterable[Compared]) -> str:
-    """How many rows have each verdict, in words."""
+    """How many rows have each verdict."""
     counts = Counter(row.outcome for row in rows)
-    return ", ".join(f"{counts[verdict]} {said[counts[verdict] != 1]}" for verdict, said in COUNTED.items())
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict)
 
 
 def compare(
@@ -272,7 +257,6 @@ def _lines(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[tuple[Compared,
             outcome, verdict = not_comparable(differences or [cell.without])
         else:
             outcome, verdict = judge(cell.quantity, cell.printed, cell.text, cell.unit, value, condition.states)
-        interval = value.interval if isinstance(value, Estimate) else None
         line = Compared(
             condition,
             paper_row.key,
@@ -290,7 +274,6 @@ def _lines(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[tuple[Compared,
             outcome=outcome,
             verdict=verdict,
             next_to=str(condition),
-            covers=None if interval is None or cell.value is None else overlaps(value, replace(cell, interval=None)),
             caveat="; ".join(filter(None, [_unverified(condition), setting.caveat])),
         )
         yield line, cell

@@ -52,19 +52,19 @@ class Condition:
     weights: Weights
     task: str
     split: str
-    subset: str | None
-    kind: str
-    """`solution` or `options`."""
-    affine: bool
-    """Whether logits are affine in the state."""
     n: int
     """Questions."""
     expected: int
     """Questions that the run set out to measure; more than `n` while it is unfinished."""
-    transition: int | None
-    states: str
-    readout: str
-    level: str
+    subset: str | None = None
+    kind: str = "solution"
+    """`solution` or `options`."""
+    affine: bool = False
+    """Whether logits are affine in the state."""
+    transition: int | None = None
+    states: str = ""
+    readout: str = ""
+    level: str = "quick"
     """`quick`, `grid` or `full`."""
     manifest: Manifest | None = field(default=None, repr=False, compare=False)
     """Of the run, with everything else about it; None for the log of a monitor."""
@@ -184,7 +184,6 @@ def conditions_of(run: StoredRun, label: str = "", model: str = "") -> list[Cond
             affine=manifest.model.affine_readout,
             n=task.rows,
             expected=task.rows,
-            transition=None,
             states=manifest.dtypes.states,
             readout=manifest.dtypes.readout,
             level=manifest.level,

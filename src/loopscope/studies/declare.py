@@ -134,7 +134,7 @@ class TableResult:
 
     def to_latex(self) -> str:
         """A booktabs table with the paper's heads."""
-        from loopscope.studies.latex import as_latex
+        from loopscope.studies.render import as_latex
 
         return as_latex(self)
 

@@ -128,14 +128,7 @@ def no_depths(records: Records) -> str:
     return records.nothing(f"no run holds two depths: measure with {setting('depths', '1-8')}")
 
 
-def no_trace(records: Records) -> str:
-    """The note of a study whose runs hold no trace."""
-    wanted = f"{setting('trace', True)} and {setting('depths')} up to 2 or more"
-    return records.nothing(f"no run holds a trace of two loops: measure with {wanted}")
-
-
 SWEEPS = groups_of(lambda records: records.sweeps, no_depths, "quick")
-TRACES = groups_of(lambda records: records.traces(), no_trace, "--trace")
 
 
 def name_of(condition: Condition) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from loopscope.errors import setting
 from loopscope.monitor_log import MonitorLog
 from loopscope.path import GRID, PATH_NODES, GridOptimum, Outcome, classify, endpoint_prediction, grid_optimum
-from loopscope.stats import Clusters
 from loopscope.store import StoredRun, sha256_bytes
 from loopscope.store.schema import ends_of
 from loopscope.studies.conditions import Condition, at, conditions_of, place_of, printable, run_labels
@@ -219,43 +217,6 @@ class Tokens:
         return self.frame[column].cast(pl.Float64).to_numpy()
 
 
-@dataclass(frozen=True)
-class TraceRows:
-    """The likeliest token at the reference positions (of an option task, the right option's) loop by loop."""
-
-    condition: Condition
-    row_P: NDArray[Any]
-    """The question of each position."""
-    reference_P: NDArray[Any]
-    top_PT: NDArray[Any]
-    """The likeliest token after loops 1, …, T."""
-
-    @property
-    def loops(self) -> int:
-        """T."""
-        return int(self.top_PT.shape[1])
-
-    @cached_property
-    def clusters(self) -> Clusters:
-        """The positions by question, which are resampled together."""
-        return Clusters.of(self.row_P)
-
-    @cached_property
-    def right(self) -> Mask:
-        """Whether the likeliest token is the reference, [P, T]."""
-        return np.asarray(self.top_PT == self.reference_P[:, None])
-
-    @cached_property
-    def changed(self) -> Mask:
-        """Whether the likeliest token is another one than a loop before; never after the first; [P, T]."""
-        return np.asarray(np.diff(self.top_PT, axis=1, prepend=self.top_PT[:, :1]) != 0)
-
-    @property
-    def settled(self) -> NDArray[Any]:
-        """The loop after which the likeliest token stays what it is: 1 where it never changes; [P]."""
-        return np.asarray(np.where(self.changed, np.arange(1, self.loops + 1), 1).max(axis=1))
-
-
 class Records:
     """Everything that studies may ask of some opened runs; tables are read when first needed, and once.
 
@@ -313,14 +274,6 @@ class Records:
         for run, condition in self.conditions():
             if run.manifest.tokens:
                 yield from _tokens(run, condition)
-
-    def traces(self) -> Iterator[TraceRows]:
-        """Every evaluation set with a trace of two loops or more; one in memory at a time."""
-        for run, condition in self.conditions():
-            if run.manifest.settings.get("trace") and run.manifest.depths[-1] > 1:
-                found = _trace_rows(run, condition)
-                if len(found.row_P):
-                    yield found
 
     def nothing(self, reason: str) -> str:
         """Why a study has nothing to show: the reason given, unless the runs hold no records at all."""
@@ -418,13 +371,3 @@ def _tokens(run: StoredRun, condition: Condition) -> Iterator[Tokens]:
             measured = at(condition, transition, here["row"].n_unique())
             gate = None if here["exit_depth"].null_count() else here.select(gated)
             yield Tokens(measured, here.filter(pl.col("continues").fill_null(True)), here.height, gate)
-
-
-def _trace_rows(run: StoredRun, condition: Condition) -> TraceRows:
-    columns = ("row", "token", "depth", "token_id", "top_id")
-    frame = _of_references(run, condition, run.trace).select(columns).collect().sort("row", "token", "depth")
-    loops = run.manifest.depths[-1]
-    each = frame.gather_every(loops)
-    top_PT = frame["top_id"].to_numpy().reshape(-1, loops)
-    measured = at(condition, None, each["row"].n_unique())
-    return TraceRows(measured, each["row"].to_numpy(), each["token_id"].to_numpy(), top_PT)

@@ -1,15 +1,23 @@
-"""One printed grid for every format: numbers as text, then plain text, Markdown and HTML from the same cells."""
+"""One printed grid for every format: numbers as text, then plain text, Markdown, HTML and LaTeX from the same cells.
+
+LaTeX is booktabs with the paper's heads; all text is escaped, so any name compiles. The type is chosen by how many
+characters a line has, a wide table is turned, and what is still too wide is scaled down. A long table continues in
+further floats.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+import textwrap
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from loopscope.display import SOFT, Markup, element, html_table
 from loopscope.stats import Estimate
-from loopscope.studies.conditions import printable
+from loopscope.studies.conditions import printable, spelled
 from loopscope.studies.declare import KEY, Column, Panel, Row, TableResult, Value
 
 DASH = "—"
@@ -23,6 +31,40 @@ GAP = "  "
 _SPEC = re.compile(r"(\+?)\.(\d+)([f%])")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
+PACKAGES = "array,booktabs,graphicx,makecell,rotating"
+LAYOUTS = ((104, "table", "small", 44), (118, "table", "footnotesize", 48), (0, "sidewaystable", "footnotesize", 26))
+"""Characters of a line up to which a layout serves, its float, its type and its lines on a page."""
+MOST_FLOATS = 12
+"""Floats of a long table before LaTeX has to place them: it keeps no more than 52, of a whole document."""
+NAME_LENGTH, NAME_WIDTH = 24, "1.5in"
+"""Characters of a column of words after which it is wrapped, and its width then."""
+HEAD_LENGTH = 16
+"""Characters of a head's line before it is wrapped."""
+LONGEST_WORD = 16
+"""Letters of a word in a wrapped cell after which it may be broken."""
+_MATH = {
+    **{name: f"${name}$" for name in ("A", "A+Q", "N", "n", "Q", "A>0, Q<0")},
+    **{"M/(2κ)": r"$M/(2\kappa)$", "C/κ": r"$\overline C/\kappa$", "S/κ": r"$\overline S/\kappa$"},
+    **{"C²/(2κ)": r"$\overline C^{2}/(2\kappa)$", "ΔU<0": r"$\Delta U<0$"},
+}
+"""Lines of heads that are formulas."""
+_ESCAPES = {
+    **{character: f"\\{character}" for character in "{}&%$#_"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"},
+    **{">": r"\textgreater{}", "|": r"\textbar{}", "→": r"$\to$", "−": "$-$", "Δ": r"$\Delta$", "‖": r"$\|$"},
+    **{"α": r"$\alpha$", "ε": r"$\varepsilon$", "κ": r"$\kappa$", "φ": r"$\phi$", "≤": r"$\leq$", "≥": r"$\geq$"},
+    **{"×": r"$\times$", "·": r"$\cdot$", "²": "$^{2}$", "³": "$^{3}$", "…": r"\ldots{}", "–": r"\textendash{}"},
+    **{"—": r"\textemdash{}", "‘": "`", "’": "'", "“": r"\textquotedblleft{}", "”": r"\textquotedblright{}"},
+    '"': r"\texttt{\char34}",  # the roman font has no straight quotes
+}
+_ACCENTS = dict(
+    zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc", strict=True)
+)
+_LIGATURES = re.compile(r"(?<=-)(?=-)|(?<=')(?=')|(?<=[`?!])(?=`)|(?<=,)(?=,)")
+_NUMBER = r"[+-]?\d+(?:\.\d+)?(?:e[+-]\d+)?"
+_INTERVAL = re.compile(rf"({_NUMBER}) \[({_NUMBER}), ({_NUMBER})\]")
+_FORMULA = re.compile(r"(?<![\w.])(?:[+-]\d+(?:\.\d+)?(?:e[+-]\d+)?|\d+(?:\.\d+)?e[+-]\d+)")
+
 
 @dataclass(frozen=True)
 class Sheet:
@@ -31,8 +73,6 @@ class Sheet:
     title: str
     columns: tuple[Column, ...]
     lines: tuple[tuple[str, ...], ...]
-    rows: tuple[tuple[Row | None, ...], ...]
-    """The row behind each cell; None where a cell belongs to several rows, or to none."""
 
     def keeping(self, kept: Sequence[int]) -> Sheet:
         """Some of the columns."""
@@ -40,14 +80,10 @@ class Sheet:
         return replace(self, columns=tuple(self.columns[index] for index in kept), lines=lines)
 
 
-def sheets(result: TableResult, *, uniform: bool = False) -> list[Sheet]:
-    """All panels of a table; `uniform` gives all numbers of a column the same decimals."""
-    found: list[Sheet] = []
-    for panel in result.panels:
-        if uniform:
-            panel = replace(panel, columns=tuple(_uniform(result, column) for column in panel.columns))
-        found += _pivoted(result, panel) if panel.across else [_plain(result, panel)]
-    return found
+def sheets(result: TableResult) -> list[Sheet]:
+    """All panels of a table."""
+    panels = (_pivoted(result, each) if each.across else [_plain(result, each)] for each in result.panels)
+    return [sheet for found in panels for sheet in found]
 
 
 def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False) -> str:
@@ -65,7 +101,7 @@ def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False) -> st
         return printable(value) or DASH
     if value is None or math.isnan(value):
         return DASH
-    spec = legible([value / per], spec)
+    spec = legible(value / per, spec)
     written = _decimal(value / per, spec)
     if interval is None:
         return written
@@ -73,15 +109,13 @@ def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False) -> st
     return f"{written} [{low}, {high}]"
 
 
-def legible(values: Sequence[float], spec: str) -> str:
-    """The format with so many decimals that the smallest value shows two digits; a power of ten where they are many."""
-    match = _SPEC.fullmatch(spec)
-    sizes = [abs(value) * (100 if "%" in spec else 1) for value in values if value and math.isfinite(value)]
-    if match is None or not sizes or min(sizes) >= 10.0 ** (1 - int(match[2])):
+def legible(value: float, spec: str) -> str:
+    """The format with so many decimals that the value shows two digits; a power of ten where they are many."""
+    match, size = _SPEC.fullmatch(spec), abs(value) * (100 if "%" in spec else 1)
+    if match is None or not size or not math.isfinite(size) or size >= 10.0 ** (1 - int(match[2])):
         return spec
-    needed = (2 if len(values) == 1 else 1) - math.floor(math.log10(min(sizes)))
-    before = 0 if len(values) == 1 else max(1, 1 + math.floor(math.log10(max(sizes))))
-    return f"{match[1]}.2e" if needed + before > MOST_DECIMALS else f"{match[1]}.{needed}{match[3]}"
+    needed = 2 - math.floor(math.log10(size))
+    return f"{match[1]}.2e" if needed > MOST_DECIMALS else f"{match[1]}.{needed}{match[3]}"
 
 
 def _decimal(value: float, spec: str) -> str:
@@ -90,16 +124,6 @@ def _decimal(value: float, spec: str) -> str:
         return f"{value:{spec}.0f}" if value % 1 == 0 else f"{value:{spec}g}"
     written = f"{value:{spec}}".rstrip("%")
     return written.replace("-", "", 1) if written.startswith("-") and not written.strip("-+0.") else written
-
-
-def _uniform(result: TableResult, column: Column) -> Column:
-    """The column with one format for each value, chosen so that the smallest shows two digits."""
-    cell = ""
-    for text, name, spec in column.parts:
-        found = [] if name is None else [getattr(row[name], "value", row[name]) for row in result.rows]
-        sizes = [each / column.per for each in found if isinstance(each, int | float)]
-        cell += text + ("" if name is None else f"{{{name}:{legible([*sizes, 0.0], spec)}}}")
-    return replace(column, cell=cell)
 
 
 def on_screen(cell: str) -> str:
@@ -125,9 +149,12 @@ def _cell(result: TableResult, row: Row, column: Column) -> str:
     return "".join(text + (value or "") for text, value in written)
 
 
+def _line(result: TableResult, row: Row, columns: Sequence[Column]) -> tuple[str, ...]:
+    return tuple(_cell(result, row, column) for column in columns)
+
+
 def _plain(result: TableResult, panel: Panel) -> Sheet:
-    lines = tuple(tuple(_cell(result, row, column) for column in panel.columns) for row in result.rows)
-    return Sheet(panel.title, panel.columns, lines, tuple((row,) * len(panel.columns) for row in result.rows))
+    return Sheet(panel.title, panel.columns, tuple(_line(result, row, panel.columns) for row in result.rows))
 
 
 def _pivoted(result: TableResult, panel: Panel) -> list[Sheet]:
@@ -137,42 +164,36 @@ def _pivoted(result: TableResult, panel: Panel) -> list[Sheet]:
     """
     leads = tuple(column for column in panel.columns if column.left)
     measures = tuple(column for column in panel.columns if not column.left)
-    leading = [tuple(_cell(result, row, column) for column in leads) for row in result.rows]
+    leading = [_line(result, row, leads) for row in result.rows]
     sides = [str(row[panel.across]) for row in result.rows]
     if len(set(zip(leading, sides, strict=True))) < len(result.rows):
         # Two runs of one condition: name the run, or one would hide the other.
         sides = [f"{side} ({row.condition.run})" for side, row in zip(sides, result.rows, strict=True)]
-    lines: dict[tuple[str, ...], dict[str, Row]] = {}
+    lines: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
     for lead, side, row in zip(leading, sides, result.rows, strict=True):
-        lines.setdefault(lead, {})[side] = row
-    heads, width, found = list(dict.fromkeys(sides)), max(1, MEASURES_ACROSS // max(len(measures), 1)), []
+        lines.setdefault(lead, {})[side] = _line(result, row, measures)
+    heads, width = list(dict.fromkeys(sides)), max(1, MEASURES_ACROSS // max(len(measures), 1))
+    found, dashes = [], (DASH,) * len(measures)
     for start in range(0, max(len(heads), 1), width):
         shown = heads[start : start + width]
-        kept = {lead: rows for lead, rows in lines.items() if any(head in rows for head in shown)}
-        spread = [(head, measure) for head in shown for measure in measures]
         columns = leads + tuple(
             replace(measure, group=head) if len(measures) > 1 else replace(measure, head=head, group="")
-            for head, measure in spread
+            for head in shown
+            for measure in measures
         )
-        behind = [[rows.get(head) for head, _ in spread] for rows in kept.values()]
-        cells = [
-            tuple(DASH if row is None else _cell(result, row, m) for row, (_, m) in zip(rows, spread, strict=True))
-            for rows in behind
-        ]
-        body = tuple(lead + line for lead, line in zip(kept, cells, strict=True))
-        found.append(Sheet(panel.title, columns, body, tuple((*[None] * len(leads), *rows) for rows in behind)))
+        body = tuple(
+            lead + tuple(cell for head in shown for cell in beside.get(head, dashes))
+            for lead, beside in lines.items()
+            if any(head in beside for head in shown)
+        )
+        found.append(Sheet(panel.title, columns, body))
     return found
 
 
 def groups(columns: Sequence[Column]) -> Iterator[tuple[str, int]]:
     """Spanning heads from left to right with their widths; empty where a column has none."""
-    start = 0
-    while start < len(columns):
-        end = start + 1
-        while columns[start].group and end < len(columns) and columns[end].group == columns[start].group:
-            end += 1
-        yield columns[start].group, end - start
-        start = end
+    for head, each in groupby(enumerate(columns), key=lambda entry: entry[1].group or entry[0]):
+        yield head if isinstance(head, str) else "", len(list(each))
 
 
 def as_text(result: TableResult) -> str:
@@ -214,15 +235,15 @@ def _grid(sheet: Sheet) -> str:
 
 def as_markdown(result: TableResult) -> str:
     """The whole table with a bold title, panels and notes."""
-    parts = [f"**{_escape(result.title)}.** {_escape(result.caption)}"]
+    parts = [f"**{_markdown(result.title)}.** {_markdown(result.caption)}"]
     for sheet in sheets(result):
-        parts += [f"*{_escape(sheet.title)}*"] if sheet.title else []
+        parts += [f"*{_markdown(sheet.title)}*"] if sheet.title else []
         heads = [f"{column.group}: {column.head}" if column.group else column.head for column in sheet.columns]
         rules = [":---" if column.left else "---:" for column in sheet.columns]
-        lines = [list(map(_escape, heads)), rules, *([_escape(cell) for cell in line] for line in _body(sheet))]
+        lines = [list(map(_markdown, heads)), rules, *([_markdown(cell) for cell in line] for line in _body(sheet))]
         parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
     if result.notes:
-        parts.append("\n".join(f"- {_escape(note)}" for note in result.notes))
+        parts.append("\n".join(f"- {_markdown(note)}" for note in result.notes))
     return "\n\n".join(parts) + "\n"
 
 
@@ -230,7 +251,7 @@ def _body(sheet: Sheet) -> tuple[tuple[str, ...], ...]:
     return sheet.lines or ((DASH,) + ("",) * (len(sheet.columns) - 1),)
 
 
-def _escape(text: str) -> str:
+def _markdown(text: str) -> str:
     """Text that cannot break out of a cell or become markup."""
     return re.sub(r"([\\`*_<>|])", r"\\\1", " ".join(text.split()))
 
@@ -251,3 +272,175 @@ def as_html(result: TableResult) -> str:
         parts += [element("p", f"… and {more} more lines", style=SOFT)] if more > 0 else []
     parts += [element("p", f"note: {note}", style=SOFT) for note in result.notes]
     return element("div", *parts)
+
+
+def latex_text(text: str, *, breakable: bool = False) -> str:
+    r"""Text that LaTeX prints as it stands: no command, no ligature, no character that its fonts lack.
+
+    >>> print(latex_text("50% of a_b → 1, |x|<é"))
+    50\% of a\_b $\to$ 1, \textbar{}x\textbar{}\textless{}\'{e}
+    """
+    words = [_LIGATURES.sub("{}", "".join(map(_letter, word))) for word in printable(text).split(" ")]
+    if breakable:
+        size = LONGEST_WORD // 2
+        words = [
+            r"\penalty500\hspace{0pt}".join(latex_text(word[i : i + size]) for i in range(0, len(word), size))
+            if len(word) > LONGEST_WORD
+            else known
+            for word, known in zip(printable(text).split(" "), words, strict=True)
+        ]
+    return " ".join(words)
+
+
+def _letter(character: str) -> str:
+    if character in _ESCAPES or character.isascii():
+        return _ESCAPES.get(character, character)
+    decomposed = unicodedata.normalize("NFD", character)
+    base, marks = decomposed[0], decomposed[1:]
+    if base.isascii() and base.isalpha() and len(marks) == 1 and marks[0] in _ACCENTS:
+        return f"\\{_ACCENTS[marks[0]]}{{{base}}}"
+    return "".join(_ESCAPES.get(letter, letter) for letter in spelled(character))
+
+
+def latex_cell(text: str) -> str:
+    r"""A printed cell with numbers as mathematics.
+
+    >>> print(latex_cell("-8.73 [-9.1, 2.0]"), latex_cell("1.747e-05"), latex_cell("132 → 179 (179)"), latex_cell("—"))
+    $-8.73\;[-9.1,2.0]$ $1.747\times10^{-5}$ 132 $\to$ 179 (179) ---
+    """
+    if text == DASH:
+        return "---"
+    if match := _INTERVAL.fullmatch(text):
+        value, low, high = map(_powers, match.groups())
+        return f"${value}\\;[{low},{high}]$"
+    pieces, start = [], 0
+    for found in _FORMULA.finditer(text):
+        pieces += [latex_text(text[start : found.start()]), f"${_powers(found[0])}$"]
+        start = found.end()
+    return "".join([*pieces, latex_text(text[start:])])
+
+
+def _powers(number: str) -> str:
+    mantissa, exponent, power = number.partition("e")
+    return f"{mantissa}\\times10^{{{int(power)}}}" if exponent else number
+
+
+def as_latex(result: TableResult) -> str:
+    """One table environment, or several where one page does not hold it."""
+    found = sheets(result)
+    longest = max(_characters(sheet) for sheet in found)
+    layout = next((layout for layout in LAYOUTS if longest <= layout[0]), LAYOUTS[-1])
+    _, environment, size, room = layout
+    left = room - len(result.caption) // 90 - sum(1 + len(note) // 90 for note in result.notes)
+    floats: list[list[str]] = [[]]
+    for sheet in found:
+        start = 0
+        while start < max(len(sheet.lines), 1):
+            if floats[-1] and left < 10:
+                floats.append([])
+                left = room
+            part = replace(sheet, lines=sheet.lines[start : start + max(left - 5, 5)])
+            floats[-1] += _tabular(part)
+            left -= 6 + sum(_height(line, sheet) for line in part.lines)
+            start += max(len(part.lines), 1)
+    lines = [f"% Needs \\usepackage{{{PACKAGES}}}."]
+    for number, body in enumerate(floats):
+        title = (
+            rf"\caption{{\textbf{{{latex_text(result.title)}.}} {latex_text(result.caption)}}}\label{{{result.label}}}"
+        )
+        if number:
+            title = rf"\addtocounter{{table}}{{-1}}\caption{{\textbf{{{latex_text(result.title)}}} (continued).}}"
+        notes = [rf"\par\footnotesize {latex_text(note, breakable=True)}." for note in result.notes]
+        lines += [r"\clearpage"] if number and number % MOST_FLOATS == 0 else []
+        lines += [
+            rf"\begin{{{environment}}}" + ("" if environment == "sidewaystable" else "[tbp]"),
+            rf"\centering{title}",
+            rf"\{size}\vspace{{4pt}}",
+            *body,
+            *(notes if number == len(floats) - 1 else []),
+            rf"\end{{{environment}}}",
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _head(column: Column) -> list[str]:
+    return [part for line in column.head.splitlines() for part in textwrap.wrap(line, HEAD_LENGTH) or [""]]
+
+
+def _wrapped(sheet: Sheet) -> list[bool]:
+    cells = zip(*sheet.lines, strict=True) if sheet.lines else [()] * len(sheet.columns)
+    return [
+        column.left and any(len(text) > NAME_LENGTH for text in each)
+        for column, each in zip(sheet.columns, cells, strict=True)
+    ]
+
+
+def _characters(sheet: Sheet) -> int:
+    cells = zip(*sheet.lines, strict=True) if sheet.lines else [()] * len(sheet.columns)
+    widths = [max(map(len, [*_head(column), *each])) for column, each in zip(sheet.columns, cells, strict=True)]
+    return sum(min(w, NAME_LENGTH) if c.left else w for w, c in zip(widths, sheet.columns, strict=True)) + 3 * len(
+        widths
+    )
+
+
+def _height(line: tuple[str, ...], sheet: Sheet) -> int:
+    return max(1 + len(text) // NAME_LENGTH * column.left for text, column in zip(line, sheet.columns, strict=True))
+
+
+def _tabular(sheet: Sheet) -> list[str]:
+    wrapped = _wrapped(sheet)
+    alignment = "".join(
+        rf">{{\raggedright\arraybackslash}}p{{{NAME_WIDTH}}}" if wide else "l" if column.left else "r"
+        for wide, column in zip(wrapped, sheet.columns, strict=True)
+    )
+    lines = [
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{@{{}}{alignment}@{{}}}}",
+        r"\toprule",
+    ]
+    if sheet.title:
+        lines.append(rf"\multicolumn{{{len(sheet.columns)}}}{{@{{}}l}}{{\textit{{{latex_text(sheet.title)}}}}} \\")
+    if any(column.group for column in sheet.columns):
+        spans, rules, start = [], [], 1
+        for group, width in groups(sheet.columns):
+            head = _stacked(textwrap.wrap(group, HEAD_LENGTH * width))
+            spans.append(rf"\multicolumn{{{width}}}{{c}}{{{head}}}" if group else "")
+            rules += [rf"\cmidrule(lr){{{start}-{start + width - 1}}}"] if group else []
+            start += width
+        lines += [" & ".join(spans) + r" \\", "".join(rules)]
+    lines += [
+        " & ".join(_stacked(_head(column)) for column in sheet.columns) + r" \\",
+        r"\midrule",
+        *_latex_lines(sheet, wrapped),
+    ]
+    return [*lines, r"\bottomrule", r"\end{tabular}}", r"\par\medskip"]
+
+
+def _stacked(parts: list[str]) -> str:
+    r"""A head of one or several lines; units such as `(1e-3)` become powers of ten.
+
+    >>> print(_stacked(["MAE (1e-4)", "A+Q"]))
+    \makecell{MAE ($10^{-4}$)\\{}$A+Q$}
+    """
+    written = [_MATH.get(part) or re.sub(r"\(1e(-?\d+)\)", r"($10^{\1}$)", latex_text(part)) for part in parts]
+    # An empty group keeps a following bracket from being read as the line break's optional argument.
+    return written[0] if len(written) == 1 else r"\makecell{" + r"\\{}".join(written) + "}"
+
+
+def _latex_lines(sheet: Sheet, wrapped: list[bool]) -> list[str]:
+    """Rows, with a repeated model name left out and a little space before the next model, as the paper sets them."""
+    grouped = sheet.columns[0].left and len({line[0] for line in sheet.lines}) < len(sheet.lines)
+    lines: list[str] = []
+    previous: str | None = None
+    for line in sheet.lines:
+        first, *rest = [
+            "---" if text == DASH else latex_text(text, breakable=wide) if column.left else latex_cell(text)
+            for text, column, wide in zip(line, sheet.columns, wrapped, strict=True)
+        ]
+        lines += [r"\addlinespace[3pt]"] if grouped and lines and first != previous else []
+        shown = "" if grouped and first == previous else first
+        # A line break takes a star or bracket that follows it for its own argument.
+        guard = "{}" if shown.startswith(("[", "*")) else ""
+        lines.append(guard + " & ".join([shown, *rest]) + r" \\")
+        previous = first
+    return lines or ["---" + " &" * (len(sheet.columns) - 1) + r" \\"]

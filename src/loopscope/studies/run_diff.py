@@ -35,7 +35,6 @@ GROUP = ("task", "split", "transition")
 KEYS = (*GROUP, "example_id", "occurrence", "scored")
 ROUNDING = 1e-12
 """A difference of at most this times 1 + |value| is rounding and counts as 0."""
-DECIMALS = 6
 MOST_NAMED = 8
 OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _CONDITION = re.compile(
@@ -95,10 +94,19 @@ def diff(
             f"nothing to compare ({reason}): measure the same questions and updates in both"
             f" runs, with {setting('tasks')}, {setting('limit')} and {setting('transitions')}"
         )
-    numbers = [Column(head, f"{{{name}_text}}") for name, head in zip(("first", "second"), labels, strict=True)]
     meaning = (
         f"differences are {labels[1]} minus {labels[0]} with {100 * settings.level:g}% paired question-bootstrap"
-        " intervals; * the interval excludes zero; share and accuracy are fractions, the others nats"
+        " intervals; share and accuracy are fractions, the others nats"
+    )
+    columns = (
+        *(
+            TASK,
+            UPDATE,
+            words("Quantity", "{key}"),
+            Column(labels[0], "{first:.6f}"),
+            Column(labels[1], "{second:.6f}"),
+        ),
+        *(Column("Difference", "{difference:+.6f}", ci=True), Column("Pairs", "{pairs}")),
     )
     return TableResult(
         study="diff",
@@ -106,14 +114,7 @@ def diff(
         title="Two runs on the same questions",
         caption=f"{labels[0]} and {labels[1]}.",
         rows=tuple(rows),
-        panels=(
-            Panel(
-                (
-                    *(TASK, UPDATE, words("Quantity", "{key}"), *numbers),
-                    *(words("Difference", "{difference_text}"), Column("Pairs", "{pairs}")),
-                )
-            ),
-        ),
+        panels=(Panel(columns),),
         notes=(meaning, *notes, *notes_on(row.condition for row in rows), *_settings(*runs)),
     )
 
@@ -163,23 +164,9 @@ def _rows(condition: Condition, origin: tuple[str, str], paired: pl.DataFrame, b
     found = bootstrap.estimate({name: Difference(first[name], second[name]) for name in names})
     for name in names:
         one, two = first[name].value(), second[name].value()
-        difference = _without_rounding(found[name], one, two)
-        values = {
-            **dict(zip(("first_run", "first_model"), origin, strict=True)),
-            **{"first": one, "second": two, "difference": difference, "pairs": paired.height},
-            **{"first_text": _printed(one), "second_text": _printed(two), "difference_text": _difference(difference)},
-        }
-        yield Row(condition, name, values)
-
-
-def _difference(found: Estimate) -> str:
-    """Value, interval, and a star where the interval and the printed value exclude zero."""
-    value, interval = found.value, found.interval
-    sign = "+" if value else ""
-    if value is None or interval is None:
-        return _printed(value, sign)
-    star = " *" if not interval.covers(0.0) and float(_printed(value)) != 0 else ""
-    return f"{_printed(value, sign)} [{_printed(interval.low)}, {_printed(interval.high)}]{star}"
+        values = {"first": one, "second": two, "difference": _without_rounding(found[name], one, two)}
+        about = dict(zip(("first_run", "first_model"), origin, strict=True))
+        yield Row(condition, name, {**about, **values, "pairs": paired.height})
 
 
 def _statistics(paired: pl.DataFrame, side: str) -> dict[str, OfSums]:
@@ -213,10 +200,6 @@ def _settings(first: StoredRun, second: StoredRun) -> list[str]:
     ]
     more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
     return [f"settings that differ: {', '.join(found[:MOST_NAMED])}{more}"] if found else []
-
-
-def _printed(value: float | None, sign: str = "") -> str:
-    return "—" if value is None else f"{value:{sign}z.{DECIMALS}f}"
 
 
 def parse_limits(given: Sequence[str]) -> list[Limit]:

@@ -15,13 +15,22 @@ the text has one:
   too, special tokens are added as the tokenizer does by itself unless the text begins with one, the model reads the
   context's own tokens, and an empty context is one token, beginning of sequence or end of text.
 - `ids`: the row has token ids, which are taken as they are.
+
+A model that allows L positions takes sequences of at most L tokens. Longer ones are found and named before a pass
+starts, then kept out or cut. Policies:
+
+- "error": refuse, naming how many questions are too long and which.
+- "skip": leave those questions out. A choice is left out whole, since its options are scored together.
+- "truncate-left": drop tokens from the left of the context of each sequence that is too long, as
+  lm-evaluation-harness does. What is scored is never cut, and at least one token stays before it: a question
+  whose answer alone does not fit is an error under this policy too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
@@ -106,6 +115,16 @@ class Example:
     def prediction_count(self) -> int:
         """How many tokens are scored, over all sequences."""
         return sum(len(sequence.positions) for sequence in self.sequences)
+
+    @property
+    def longest(self) -> int:
+        """The tokens of its longest sequence."""
+        return max(len(sequence.token_ids) for sequence in self.sequences)
+
+    @property
+    def least(self) -> int:
+        """The tokens that must stay of some sequence: what is scored, and one before it."""
+        return max(len(sequence.token_ids) - sequence.positions[0] for sequence in self.sequences)
 
 
 Split = Literal["joint", "separate", "harness", "ids"]
@@ -285,3 +304,44 @@ def canonical(content: object) -> bytes:
     '{"a":"é","b":1}'
     """
     return json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+LengthPolicy = Literal["error", "skip", "truncate-left"]
+
+
+def fit_lengths(examples: Collection[Example], allowed: int, policy: LengthPolicy) -> list[Example | None]:
+    """Each example as the policy lets it through: itself, cut, or None where it is left out.
+
+    Raises:
+        LoopscopeError: the policy cannot go on with these examples; the first of them are named.
+    """
+    long = [example for example in examples if example.longest > allowed]
+    listed, remedy = long, ""
+    if policy == "error":
+        remedy = "; skip them or cut their contexts (policy skip or truncate-left)"
+    elif policy == "truncate-left":
+        listed = [example for example in long if example.least > allowed]
+        remedy = " even without a context; use the policy skip"
+    elif len(long) < len(examples):
+        listed = []
+    if listed:
+        first = ", ".join(f"{example.id} ({example.longest} tokens)" for example in listed[:5])
+        more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
+        raise LoopscopeError(
+            f"{len(listed)} of {len(examples)} questions are longer than {allowed} tokens: {first}{more}{remedy}"
+        )
+    return [_fitted(example, allowed, policy) for example in examples]
+
+
+def _fitted(example: Example, allowed: int, policy: LengthPolicy) -> Example | None:
+    if example.longest <= allowed:
+        return example
+    if policy == "skip":
+        return None
+    return dataclasses.replace(example, sequences=tuple(_cut(sequence, allowed) for sequence in example.sequences))
+
+
+def _cut(sequence: Sequence, allowed: int) -> Sequence:
+    surplus = max(0, len(sequence.token_ids) - allowed)
+    positions = tuple(position - surplus for position in sequence.positions)
+    return Sequence(sequence.token_ids[surplus:], positions, sequence.targets)

@@ -24,7 +24,7 @@ from loopscope.errors import LoopscopeError, setting
 from loopscope.limits import TimeLimitError, time_limit
 from loopscope.tasks.encoding import Kind, LoadedTask, Row, canonical
 from loopscope.tasks.prompting import Chat, render_begun
-from loopscope.tasks.selection import Selection
+from loopscope.tasks.source_rows import Selection
 from loopscope.tasks.template import check_size
 
 PREFIX = "lm_eval:"

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from loopscope.errors import LoopscopeError, optional_text, setting
 from loopscope.errors import text as checked_text
-from loopscope.tasks.embedded_tasks import EMBEDDED_TASKS
 from loopscope.tasks.encoding import LoadedTask, Row, Split, canonical
 from loopscope.tasks.known_tasks import (
     BENCHMARKS,
+    EMBEDDED_TASKS,
     SPLIT_ALIASES,
     Benchmark,
     embedded_name,
@@ -33,8 +33,7 @@ from loopscope.tasks.known_tasks import (
 from loopscope.tasks.lm_eval_requests import is_lm_eval, load_requests
 from loopscope.tasks.own_task import Task
 from loopscope.tasks.prompting import FEWSHOT_SEED, POOL_ROWS, Chat, prompted
-from loopscope.tasks.selection import Selection
-from loopscope.tasks.source_rows import SUFFIXES, Columns, Item, SourceRow, is_data_file, read_rows, row_id
+from loopscope.tasks.source_rows import SUFFIXES, Columns, Item, Selection, SourceRow, is_data_file, read_rows, row_id
 from loopscope.tasks.template import Template, builtin_template, own_template, read_template
 from loopscope.tasks.token_ids import IdRows, kind_of_ids
 
@@ -214,12 +213,7 @@ class TextRows:
     """
 
     def __init__(self, template: Template, normalise: Callable[[SourceRow], Item]) -> None:
-        self.kind, self.template, self.template_hash, self.word = (
-            template.kind,
-            template.name,
-            template.hash,
-            template.word,
-        )
+        self.kind, self.template, self.template_hash = template.kind, template.name, template.hash
         self.encoding: Split = "separate" if self.kind == "solution" else "joint"
         self.word = template.word
         self._normalise, self._digest = normalise, hashlib.sha256()

@@ -46,8 +46,8 @@ def test_a_batch_read_by_the_kernels(
     with implementation("triton"):
         pending = BatchPass(model, settings, questions).launch()
         found = pending.finish()
-    assert not pending.repeated
-    assert pending.backends_used == {"kernel"}
+    assert found is not None, "the kernels gave up no token"
+    assert pending.readout.backends_used == {"kernel"}
     _require_close(found, plain)
 
 

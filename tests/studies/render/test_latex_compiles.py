@@ -7,10 +7,10 @@ import subprocess
 import pytest
 
 from loopscope.stats import Bootstrap
+from loopscope.studies import TABLES
 from loopscope.studies.comparison import compare
-from loopscope.studies.latex import PACKAGES
 from loopscope.studies.records import Records
-from loopscope.studies.registry import TABLES
+from loopscope.studies.render import PACKAGES
 
 QUICK = Bootstrap(resamples=20)
 MODELS = ["[m]", "*star", 'a|b<c>"d"', "\\end{tabular}%$&#_^~{}", "x" * 300, "é模\u202e--''``?`"]

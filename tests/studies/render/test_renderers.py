@@ -5,8 +5,7 @@ import re
 import pytest
 
 from loopscope.stats import Estimate, Interval
-from loopscope.studies.latex import cell, escape
-from loopscope.studies.render import number
+from loopscope.studies.render import latex_cell, latex_text, number
 from loopscope.studies.tables.interventions import contraction
 from loopscope.studies.tables.mechanism import mechanism
 
@@ -38,11 +37,11 @@ ESTIMATE = Estimate(0.4918, 364, Interval(0.4429, 0.541))
 )
 def test_cells(value, spec, per, plain, latex):
     assert number(value, spec, per, ci=True) == plain
-    assert cell(plain) == latex
+    assert latex_cell(plain) == latex
 
 
 def test_latex_special_characters_are_harmless():
-    assert escape(r"100% {a_b} & \c ~ ^ # $") == (
+    assert latex_text(r"100% {a_b} & \c ~ ^ # $") == (
         r"100\% \{a\_b\} \& \textbackslash{}c \textasciitilde{} \textasciicircum{} \# \$"
     )
 
@@ -77,7 +76,7 @@ def test_latex_names_cannot_leave_their_cells(hostile):
     ],
 )
 def test_latex_prints_text_as_it_stands(text, latex):
-    assert escape(text) == latex
+    assert latex_text(text) == latex
 
 
 @pytest.mark.parametrize("name", ["[m]", "*m"])

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from loopscope.stats import Bootstrap, Estimate
-from loopscope.studies.registry import TABLES
+from loopscope.studies import TABLES
 from loopscope.studies.tables.checks import agrees
 from loopscope.studies.tables.mechanism import SIGNALS
 
@@ -209,16 +209,6 @@ CASES = [
         },
         ROUNDED,
     ),
-    # φ(1/4) is positive, then negative: rounding loses one recovery and wins another.
-    Case(
-        *("exact-recovery", [0.5, 0.25, 0.5, -0.25], [-1.0, -2.0, -0.25, -0.25]),
-        {
-            "quarter": {"failures": 2, "rounded": 1, "exact": 1, "lost": 1, "won": 1, "fp64": 1},
-            "quadratic": {"rounded": 1, "exact": 2, "lost": 1, "won": 0, "fp64": 2},
-        },
-        {"bf16_quarter_gain": [-0.01, 0.02, 0.1, -0.1], "bf16_quadratic_gain": [0.03, -0.02, 0.2, 0.0]},
-    ),
-    Case("exact-recovery", [0.5], [-1.0], {"quarter": {"fp64": None, "exact": 1}}, {}, {"level": "grid"}),
     # Three failures by the stored slope, the first of which has no slope in FP64: it is kept where it is.
     Case(
         *("bound-selected", [1e-9, 0.5, 0.4], [-1.0, -1.0, -1.0]),

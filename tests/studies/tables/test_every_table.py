@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap
-from loopscope.studies.registry import TABLES
+from loopscope.studies import TABLES
 
 QUICK = Bootstrap(resamples=40)
 AWKWARD = ["no failures", "one question", "one harmless question", "all neutral", "nothing primary"]

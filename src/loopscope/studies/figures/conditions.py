@@ -1,35 +1,35 @@
-"""All conditions of a run at a glance: slope against gain (Figure "fig:direction-progress"), quarter-step recovery
-(Figure "fig:contraction").
+"""All conditions at a glance: slope against gain (Figure "fig:direction-progress"), quarter-step recovery (Figure
+"fig:contraction"); and models compared, one point per run and task.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from loopscope.path import Outcome
-from loopscope.stats import Bootstrap, Estimate
+from loopscope.stats import Bootstrap
 from loopscope.store import Level
 from loopscope.studies.declare import Row
 from loopscope.studies.figures import style
 from loopscope.studies.populations import select
 from loopscope.studies.records import Records, Updates
 from loopscope.studies.tables.interventions import contraction as contraction_table
+from loopscope.studies.tables.runs import families as families_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_COLUMNS = {"one": 2, "two": 4}
-"""Panels next to each other by width: each is wide enough for five tick labels."""
-MOST_NARROW = 10
-"""Panels in two columns of one column's width: more would be higher than a page, and stand three next to each other."""
-NARROWEST_LABELS, TALLEST_PANEL = 1.3, 3.0
-"""Inches of a panel that has room for five tick labels, and of a single panel's height."""
+MOST_COLUMNS = 4
+"""Panels next to each other: each is wide enough for five tick labels."""
+TALLEST_PANEL = 3.0
+"""Inches of a single panel's height."""
 MANY = 3000
+"""Vector markers make a PDF slow to open; axes and text stay vectors."""
 MEANINGS = {
     Outcome.FINITE_STEP_FAILURE: "Vermillion circles mark updates whose directions locally increase reference utility "
     "but whose full steps decrease it.",
@@ -74,41 +74,26 @@ def direction_progress(records: Records, bootstrap: Bootstrap) -> style.Picture 
 
     def draw(figure: Figure) -> None:
         _panels(figure, groups, rows, columns)
-        handles = [
-            style.handle(
-                {
-                    "linestyle": "none",
-                    "marker": style.OUTCOME_MARKERS[outcome],
-                    "color": style.OUTCOME_COLOURS[outcome],
-                },
-                markersize=8 if style.OUTCOME_MARKERS[outcome] == "." else 5,
-                markeredgewidth=0.8 if outcome is Outcome.NEUTRAL else 0,
-                label=outcome.label,
-            )
-            for outcome in reversed(present)
-        ]
+        plain = {"linestyle": "none", "markersize": 5}
+        handles = [style.handle(style.OUTCOMES[each], label=each.label, **plain) for each in reversed(present)]
         title = style.shared_model([group.condition for group in groups]) or None
-        ncols = 2 if style.drawing().narrow else 4
-        figure.legend(handles=handles, title=title, loc="outside upper center", ncols=ncols, columnspacing=1.2)
+        figure.legend(handles=handles, title=title, loc="outside upper center", ncols=4, columnspacing=1.2)
 
-    height = 0.55 + rows * min((style.drawing().width / columns) * 0.98, TALLEST_PANEL)
+    height = 0.55 + rows * min((style.WIDTH / columns) * 0.98, TALLEST_PANEL)
     return style.Picture(height, draw, caption, {"panels": described}, chosen.notes)
 
 
 def _columns(groups: Sequence[Updates]) -> int:
     """One row per task or per model where all have equally many panels, as in the paper's matrix; else what fits."""
     conditions = [group.condition for group in groups]
-    most = MOST_COLUMNS[style.drawing().columns]
     for rows in (
         Counter((condition.model_title, condition.evaluation_set) for condition in conditions),
         Counter(condition.model_title for condition in conditions),
     ):
         counts = set(rows.values())
-        if len(rows) > 1 and len(counts) == 1 and 1 < max(counts) <= most + (not style.drawing().narrow):
+        if len(rows) > 1 and len(counts) == 1 and 1 < max(counts) <= MOST_COLUMNS + 1:
             return counts.pop()
-    if style.drawing().narrow and len(groups) > MOST_NARROW:
-        most = MOST_COLUMNS["one"] + 1
-    return min(most, len(groups))
+    return min(MOST_COLUMNS, len(groups))
 
 
 def _panels(figure: Figure, groups: Sequence[Updates], rows: int, columns: int) -> None:
@@ -116,15 +101,10 @@ def _panels(figure: Figure, groups: Sequence[Updates], rows: int, columns: int) 
     both = [values for group in groups for values in (group.slope, group.gain)]
     threshold = style.symlog_threshold(*both)
     limit = max(max(float(np.abs(values).max()) for values in both), threshold) * 1.6
-    ticks = style.symlog_ticks(threshold, limit, 2 if style.drawing().width / columns > NARROWEST_LABELS else 1)
-    for axes, group, name in zip(
-        grid.flat, groups, style.names_of([group.condition for group in groups]), strict=False
-    ):
+    names = style.names_of([group.condition for group in groups])
+    for axes, group, name in zip(grid.flat, groups, names, strict=False):
         _points(axes, group)
-        for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
-            scale("symlog", linthresh=threshold, linscale=0.6)
-            axis.set_ticks(ticks)
-            axis.set_ticks([], minor=True)
+        style.symlog(axes, "xy", threshold, limit, 2)
         axes.set(xlim=(-limit, limit), ylim=(-limit, limit))
         axes.set_aspect("equal", adjustable="box")
         axes.axhline(0, color=style.BLACK, linewidth=0.4, zorder=0)
@@ -143,20 +123,18 @@ def _panels(figure: Figure, groups: Sequence[Updates], rows: int, columns: int) 
 
 
 def _points(axes: Axes, updates: Updates) -> None:
-    size = 2.6 if len(updates) <= MANY else 1.5
+    many = len(updates) > MANY
     for outcome in DRAWN:
-        inside, marker = updates.outcome == outcome, style.OUTCOME_MARKERS[outcome]
+        inside, look = updates.outcome == outcome, style.OUTCOMES[outcome]
         axes.plot(
             updates.slope[inside],
             updates.gain[inside],
             linestyle="none",
-            marker=marker,
-            color=style.OUTCOME_COLOURS[outcome],
-            markersize=(1.7 if marker == "." else 1.0) * size,
+            markersize=(1.7 if look["marker"] == "." else 1.0) * (1.5 if many else 2.6),
             markeredgewidth=0.5 if outcome is Outcome.NEUTRAL else 0,
-            alpha=0.75 if len(updates) <= MANY else 0.5,
-            # Thousands of vector markers make a PDF slow to open; axes and text stay vectors.
-            rasterized=len(updates) > MANY,
+            alpha=0.5 if many else 0.75,
+            rasterized=many,
+            **look,
         )
 
 
@@ -178,37 +156,38 @@ def contraction(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
         str(updates.condition): [updates.ids[index] for index in np.flatnonzero(updates.finite_step)]
         for updates in chosen.kept
     }
-    purple = any(row.condition.task == "commonsense_qa" for row in rows)
     caption = (
         "Each update uses one quarter of its proposed displacement along the same direction. (a) Share of finite-step "
         "failures whose utility gain is then positive, with recovered/total counts: "
         f"{sum(row['recovered'] for row in rows)} of {sum(row['failures'] for row in rows)} in all. (b) Mean gain over "
         "the same failures, unrecovered ones included, in nats on a symmetric-log axis. "
         f"Lines are {100 * bootstrap.level:g}% intervals over the failures."
-        + (" Purple rows are CommonsenseQA." if purple else "")
+        + (" Purple rows are CommonsenseQA." if any(map(_is_purple, rows)) else "")
     )
-    height = (2 if style.drawing().narrow else 1) * (0.75 + 0.2 * len(rows))
     shown = {"rows": table.to_polars().to_dicts(), "failures": ids}
-    return style.Picture(height, lambda figure: _recovery(figure, rows), caption, shown, table.notes)
+    return style.Picture(0.75 + 0.2 * len(rows), lambda figure: _recovery(figure, rows), caption, shown, table.notes)
+
+
+def _is_purple(row: Row) -> bool:
+    return row.condition.task == "commonsense_qa"
 
 
 def _recovery(figure: Figure, rows: Sequence[Row]) -> None:
-    narrow, conditions = style.drawing().narrow, [row.condition for row in rows]
-    left, right = figure.subplots(*((2, 1) if narrow else (1, 2)), sharey=True)
+    conditions = [row.condition for row in rows]
+    left, right = figure.subplots(1, 2, sharey=True)
     for place, row in enumerate(rows):
         if not row["failures"]:
             left.text(0, place, "no failure", va="center", color=style.GREY, fontsize=6.5, style="italic")
             continue
-        colour = (
-            style.PURPLE
-            if row.condition.task == "commonsense_qa"
-            else style.OUTCOME_COLOURS[Outcome.FINITE_STEP_FAILURE]
-        )
-        _bar(left, place, row["recovery"], 100.0, colour)
-        _bar(right, place, row["mean_gain"], 1.0, colour)
-        where: Any = {"xycoords": left.get_yaxis_transform(), "textcoords": "offset points", "annotation_clip": False}
+        colour = style.PURPLE if _is_purple(row) else style.VERMILLION
+        for axes, name, factor in ((left, "recovery", 100.0), (right, "mean_gain", 1.0)):
+            reach = np.multiply(style.ends(row[name]), factor)
+            axes.plot(reach, [place, place], color=colour, linewidth=1.0, solid_capstyle="butt")
+            axes.plot(row[name].value * factor, place, "o", color=colour, markersize=4)
         counts = f"{row['recovered']}/{row['failures']}"
-        left.annotate(counts, (1.0, place), (2, 0), va="center", fontsize=6.5, **where)
+        beside = left.get_yaxis_transform()
+        left.annotate(counts, (1.0, place), (2, 0), xycoords=beside, textcoords="offset points", va="center",
+                      fontsize=6.5, annotation_clip=False)  # fmt: skip
     left.set_yticks(range(len(rows)), style.names_of(conditions))
     left.set_ylim(len(rows) - 0.4, -0.6)
     left.set_xlim(-4, 104)
@@ -218,27 +197,65 @@ def _recovery(figure: Figure, rows: Sequence[Row]) -> None:
     threshold = style.symlog_threshold(np.array([estimate.value for estimate in known]))
     reach = np.array([(estimate.value, *style.ends(estimate)) for estimate in known])
     limit = max(float(np.abs(reach).max()), threshold) * 1.5
-    right.set_xscale("symlog", linthresh=threshold, linscale=0.6)
+    style.symlog(right, "x", threshold, limit)
     right.axvline(0, color=style.BLACK, linewidth=0.5)
-    right.set_xticks(style.symlog_ticks(threshold, limit))
-    right.set_xticks([], minor=True)
     # Recovery is about positive gains: give the negative side only the space that it needs.
     right.set_xlim(min(float(reach.min()) * 1.5, -0.5 * threshold), limit)
     right.set_xlabel("Mean utility gain")
-    style.panel_letter(right, "b", "" if not narrow else "Gain of the quarter step")
+    style.panel_letter(right, "b")
     for axes in (left, right):
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", color=style.GREY, alpha=0.25, linewidth=0.4)
         axes.set_axisbelow(True)
 
 
-def _bar(axes: Axes, place: float, estimate: Estimate, factor: float, colour: str) -> None:
-    if estimate.value is not None:
-        axes.plot(
-            np.multiply(style.ends(estimate), factor),
-            [place, place],
-            color=colour,
-            linewidth=1.0,
-            solid_capstyle="butt",
-        )
-        axes.plot(estimate.value * factor, place, "o", color=colour, markersize=4)
+MOST_NAMED = 14
+"""Topologies in the legend; series have as many looks in a row."""
+
+
+@style.figure(
+    "families",
+    "Models compared",
+    paper="fig:families",
+    summary="finite-step share against sign accuracy, by topology",
+    needs="quick",
+)
+def families(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
+    """A colour for each topology; a model whose family records none has its family's name."""
+    table = families_table.table(records, bootstrap)
+    if not table.rows:
+        return table.notes[-1]
+    if len(table.rows) == 1:
+        return "one run and one task: name several runs to compare them"
+    drawn = [row for row in table.rows if row["share"].value is not None]
+    names = list(dict.fromkeys(map(_topology, table.rows)))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for row in drawn:
+            (left, right), (low, high) = style.ends(row["share"]), style.ends(row["sign_slope"])
+            x, y, look = row["share"].value, row["sign_slope"].value, style.series(names.index(_topology(row)))
+            axes.plot([100 * left, 100 * right], [100 * y] * 2, color=look["color"], linewidth=0.7, alpha=0.5)
+            axes.plot([100 * x] * 2, [100 * low, 100 * high], color=look["color"], linewidth=0.7, alpha=0.5)
+            axes.plot(100 * x, 100 * y, linestyle="none", markersize=4.5, **look)
+        axes.set(xlim=(-4, 104), ylim=(-4, 104))
+        axes.set_xlabel("Finite-step failures among harmful updates (%)")
+        axes.set_ylabel("Sign accuracy of the slope (%)")
+        looks = [
+            style.handle(style.series(place), label=style.literal(name), linestyle="none")
+            for place, name in enumerate(names)
+        ]
+        figure.legend(handles=looks[:MOST_NAMED], loc="outside lower center", ncols=2)
+
+    harmless = len(table.rows) - len(drawn)
+    caption = (
+        "Share of finite-step failures among harmful updates, and how often the slope has the sign of the full-step "
+        f"gain; a point is a run and task, a colour a topology. Lines are {100 * bootstrap.level:g}% intervals over "
+        "questions." + (f" {harmless} without a harmful update are not drawn." if harmless else "")
+    )
+    height = 2.6 + 0.16 * -(-min(len(names), MOST_NAMED) // 2)
+    return style.Picture(height, draw, caption, {"rows": table.to_polars().to_dicts()}, table.notes)
+
+
+def _topology(row: Row) -> str:
+    return str(row["topology"] or row.condition.family)

@@ -6,22 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from loopscope.stats import Bootstrap, Estimate
+from loopscope.stats import Bootstrap
 from loopscope.studies.declare import Row, TableResult
-from loopscope.studies.figures.style import (
-    BLACK,
-    BLUE,
-    GREY,
-    SKY,
-    SMALLEST_TYPE,
-    VERMILLION,
-    FigureResult,
-    Picture,
-    drawing,
-    figure,
-    literal,
-    series,
-)
+from loopscope.studies.figures import style
+from loopscope.studies.figures.style import BLACK, BLUE, GREY, SKY, SMALLEST_TYPE, VERMILLION, Picture, literal
 from loopscope.studies.records import Records
 from loopscope.studies.tables.control import control as control_table
 from loopscope.studies.tables.control import fitted_scale as fitted_scale_table
@@ -32,11 +20,9 @@ if TYPE_CHECKING:
 
 _DASHES: Any = ("--", ":", "-.", (0, (6, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (6, 3)), (0, (1, 3)), (0, (8, 2)))
 """How the levels of the ceilings are distinguished."""
-_NEAR = 1.2
-"""Fixed depths further below the best than this share of the drawn range are left out, so that rules can be seen."""
 
 
-@figure(
+@style.figure(
     "control",
     "Utility over cost",
     paper="app:geometry-adaptive",
@@ -45,15 +31,11 @@ _NEAR = 1.2
 )
 def control(records: Records, bootstrap: Bootstrap) -> Picture | str:
     """One panel per model and task with a trace."""
-    return _picture(control_table.table(records, bootstrap))
+    return control_picture(control_table.table(records, bootstrap))
 
 
-def draw(table: TableResult, records: Records) -> FigureResult:
-    """The figure of a finished table."""
-    return control.drawn(_picture(table), records)
-
-
-def _picture(table: TableResult) -> Picture | str:
+def control_picture(table: TableResult) -> Picture | str:
+    """The picture of a finished table."""
     panels: dict[str, list[Row]] = {}
     for row in table.rows:
         panels.setdefault(str(row.condition), []).append(row)
@@ -61,15 +43,14 @@ def _picture(table: TableResult) -> Picture | str:
         return table.notes[-1]
     rules = list(dict.fromkeys(row.key for row in table.rows if row["kind"] in ("rule", "scale")))
     ceilings = list(dict.fromkeys(row.key for row in table.rows if row["kind"] == "ceiling"))
-    columns = 2 if drawing().narrow else 4
 
-    def fill(figure: Figure) -> None:
+    def draw(figure: Figure) -> None:
         places = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for axes, (title, rows) in zip(places, panels.items(), strict=True):
             _panel(axes, rows, rules, ceilings)
             axes.set_title(literal(title))
         named = {name: line for axes in places for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-        figure.legend(named.values(), named, loc="outside lower center", ncols=columns, fontsize=SMALLEST_TYPE)
+        figure.legend(named.values(), named, loc="outside lower center", ncols=4, fontsize=SMALLEST_TYPE)
 
     described = [
         {
@@ -86,8 +67,8 @@ def _picture(table: TableResult) -> Picture | str:
         "Mean reference utility over mean cost in loops, checks of the logits included. The line joins fixed depths; "
         "points are rules fitted to one cost on train questions; dashed levels are oracles that know the reference."
     )
-    legend = 0.16 * ((len(rules) + len(ceilings)) // columns + 2)
-    return Picture(2.3 * len(panels) + legend, fill, caption, {"panels": described}, table.notes)
+    height = 2.3 * len(panels) + 0.16 * ((len(rules) + len(ceilings)) // 4 + 2)
+    return Picture(height, draw, caption, {"panels": described}, table.notes)
 
 
 def _panel(axes: Axes, rows: list[Row], names: list[str], ceilings: list[str]) -> None:
@@ -97,14 +78,15 @@ def _panel(axes: Axes, rows: list[Row], names: list[str], ceilings: list[str]) -
     axes.plot(costs, [_mean(row) for row in depths], color=BLACK, marker=".", label="fixed depths")
     drawn = [row for row in rows if row.key in names]
     for row in drawn:
-        look = series(names.index(row.key))
+        look = style.series(names.index(row.key))
         axes.plot(row["cost"], _mean(row), linestyle="none", markersize=4, label=literal(row.key), **look)
     for row in rows:
         if row.key in ceilings:
             dashes = _DASHES[ceilings.index(row.key) % len(_DASHES)]
             axes.axhline(_mean(row), color=GREY, linewidth=0.8, linestyle=dashes, label=literal(row.key))
+    # Fixed depths far below the rules are left out, so that rules can be seen.
     lowest, highest = min(map(_mean, drawn or depths)), max(map(_mean, rows))
-    axes.set_ylim(lowest - (_NEAR - 1) * (highest - lowest) - 1e-6, highest + 0.05 * (highest - lowest) + 1e-6)
+    axes.set_ylim(lowest - 0.2 * (highest - lowest) - 1e-6, highest + 0.05 * (highest - lowest) + 1e-6)
     axes.set_xlabel("Cost (loops)")
     axes.set_ylabel("Mean utility")
 
@@ -114,7 +96,7 @@ def _mean(row: Row) -> float:
     return float("nan") if value is None else float(value)
 
 
-@figure(
+@style.figure(
     "fitted-scale",
     "Fitted scale of every update",
     paper="app:geometry-adaptive",
@@ -126,33 +108,23 @@ def fitted_scale(records: Records, bootstrap: Bootstrap) -> Picture | str:
     return scales_picture(fitted_scale_table.table(records, bootstrap))
 
 
-def draw_scales(table: TableResult, records: Records) -> FigureResult:
-    """The figure of a finished table."""
-    return fitted_scale.drawn(scales_picture(table), records)
-
-
 def scales_picture(table: TableResult) -> Picture | str:
-    """Scales above, gains below."""
+    """The picture of a finished table: scales above, gains below."""
     groups: dict[str, list[Row]] = {}
     for row in table.rows:
         groups.setdefault(f"{row.condition.model_title}\n{row.condition.set_title}", []).append(row)
     if not groups:
         return table.notes[-1] if table.notes else "no line of logits was measured"
 
-    def fill(figure: Figure) -> None:
+    def draw(figure: Figure) -> None:
         scale_panels(figure, {title: (rows, rows[0]["trained_depth"]) for title, rows in groups.items()})
 
-    described = [
-        {"condition": title, "updates": [{"name": row.key, "depth": row["depth"], "fitted": row["fitted"].value,
-         "gain": row["gain"].value} for row in rows]}
-        for title, rows in groups.items()
-    ]  # fmt: skip
     caption = (
         "Above: the scale of the update k > R that has the best mean utility on train questions. A scale above 1 says "
         "that the update is too short. Below: what it gains on test questions over the fixed depth R, next to a "
         "temperature alone. Bars are 95% intervals by question; the dotted line is the trained depth."
     )
-    return Picture(3.4, fill, caption, {"panels": described}, table.notes)
+    return Picture(3.4, draw, caption, {"rows": table.to_polars().to_dicts()}, table.notes)
 
 
 _KINDS: dict[str, dict[str, Any]] = {
@@ -179,9 +151,9 @@ def scale_panels(figure: Figure, groups: dict[str, tuple[Sequence[Any], int | No
             "one loop": [row for row in lines if row["depth"] - row["reference"] == 1],
         }
         for name, chosen in drawn.items():
-            _bars(above, chosen, "fitted", _KINDS[name], 1)
-            _bars(below, chosen, "gain", _KINDS[name], 1e3)
-        _bars(below, drawn["one loop"], "next_loop", _KINDS["next"], 1e3)
+            _bars(above, chosen, "fitted", name)
+            _bars(below, chosen, "gain", name, 1e-3)
+        _bars(below, drawn["one loop"], "next_loop", "next", 1e-3)
         above.axhline(1, color=BLACK, linewidth=0.6)
         below.axhline(0, color=BLACK, linewidth=0.6)
         for axes in (above, below):
@@ -197,19 +169,7 @@ def scale_panels(figure: Figure, groups: dict[str, tuple[Sequence[Any], int | No
     figure.legend(*handles, loc="outside lower center", ncols=4 if len(groups) > 3 else 2, fontsize=SMALLEST_TYPE)
 
 
-def _bars(axes: Axes, rows: Sequence[Any], name: str, look: dict[str, Any], unit: float) -> None:
+def _bars(axes: Axes, rows: Sequence[Any], name: str, look: str, per: float = 1.0) -> None:
     """Estimates with their intervals over the depth."""
-    kept = [(row["depth"], row[name]) for row in rows if row[name] is not None and row[name].value is not None]
-    if not kept:
-        return
-    values = [unit * each.value for _, each in kept]
-    ends = [_ends(each, unit) for _, each in kept]
-    errors = [[value - low for value, (low, _) in zip(values, ends, strict=True)],
-              [high - value for value, (_, high) in zip(values, ends, strict=True)]]  # fmt: skip
-    axes.errorbar([depth for depth, _ in kept], values, errors, markersize=3, capsize=1.5, linewidth=0.9, **look)
-
-
-def _ends(estimate: Estimate, unit: float) -> tuple[float, float]:
-    found = estimate.interval
-    value = unit * (estimate.value or 0.0)
-    return (value, value) if found is None else (min(unit * found.low, value), max(unit * found.high, value))
+    known = [row for row in rows if row[name] is not None]
+    style.bars(axes, [row["depth"] for row in known], [row[name] for row in known], _KINDS[look], per)

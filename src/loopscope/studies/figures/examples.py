@@ -57,6 +57,10 @@ class Example:
         """Scales and gains, as finely as the run stores them."""
         return self.stored or (GRID_SCALES, self.updates.grid_gain[self.place])
 
+    def at(self, scale: float) -> float:
+        """The gain at a scale, between stored ones on a straight line."""
+        return float(np.interp(scale, *self.path))
+
     def number(self, name: str) -> float:
         """Slope, quadratic or predicted scale, of the FP64 path where the run has it."""
         fp64 = "fp64_predicted_scale" if name == "quadratic_scale" else f"fp64_{name}"
@@ -115,19 +119,16 @@ def concept(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
     if not found:
         return chosen.notes[-1] if not chosen.kept else "no finite-step failure that a grid scale turns into a gain"
     example = max(found, key=lambda each: each.updates.clarity.max())
-    (scale, gain), condition = example.path, example.updates.condition
-    stored = f"at its {len(scale)} stored FP64 nodes" if example.stored else "on the 21-point grid"
-    best, failures = float(np.interp(example.optimum, scale, gain)), int(example.updates.finite_step.sum())
+    condition, failures = example.updates.condition, int(example.updates.finite_step.sum())
+    stored = f"at its {len(example.path[0])} stored FP64 nodes" if example.stored else "on the 21-point grid"
     caption = (
         f"A measured finite-step failure: {condition}, question {printable(example.updates.ids[example.place])}, one "
         f"of {failures}. Utility gain is the change in the reference's utility, in nats, relative to the current state "
-        f"(scale 0), {stored}. The proposed state (scale 1) loses {-float(gain[-1]):.3g}; scale {example.optimum:.3g} "
-        f"gains {best:.3g}. The path was chosen to be seen, not to be typical: {example.rule}."
+        f"(scale 0), {stored}. The proposed state (scale 1) loses {-example.at(1.0):.3g}; scale {example.optimum:.3g} "
+        f"gains {example.at(example.optimum):.3g}. The path was chosen to be seen, not to be typical: {example.rule}."
     )
-    height = 2.0 if style.drawing().narrow else 2.4
-    return style.Picture(
-        height, lambda figure: _concept(figure, example), caption, {"example": example.described()}, chosen.notes
-    )
+    shown = {"example": example.described()}
+    return style.Picture(2.4, lambda figure: _concept(figure, example), caption, shown, chosen.notes)
 
 
 def _concept(figure: Figure, example: Example) -> None:
@@ -141,15 +142,14 @@ def _concept(figure: Figure, example: Example) -> None:
         axes.fill_between(dense, 0, values, where=inside, color=colour, alpha=0.15, linewidth=0)
     axes.plot(scale, gain, color=style.BLACK)
     height = float(np.ptp(gain))
-    best = (example.optimum, float(np.interp(example.optimum, scale, gain)))
-    for point, colour, name, offset, side in (
-        ((0.0, 0.0), style.BLACK, "current", -0.10, "left"),
-        (best, style.GREEN, "shorter step", 0.08, "center"),
-        ((1.0, float(gain[-1])), style.VERMILLION, "proposed", -0.10, "right"),
+    for place, colour, name, offset, side in (
+        (0.0, style.BLACK, "current", -0.10, "left"),
+        (example.optimum, style.GREEN, "shorter step", 0.08, "center"),
+        (1.0, style.VERMILLION, "proposed", -0.10, "right"),
     ):
-        axes.plot(*point, "o", color=colour, markersize=4.5, zorder=5, clip_on=False)
+        axes.plot(place, example.at(place), "o", color=colour, markersize=4.5, zorder=5, clip_on=False)
         vertical = "top" if offset < 0 else "bottom"
-        axes.text(point[0], point[1] + offset * height, name, color=colour, ha=side, va=vertical)
+        axes.text(place, example.at(place) + offset * height, name, color=colour, ha=side, va=vertical)
     axes.set_xlim(-0.03, 1.03)
     axes.set_ylim(float(gain.min()) - 0.28 * height, float(gain.max()) + 0.26 * height)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
@@ -207,10 +207,10 @@ def scale_prediction(records: Records, bootstrap: Bootstrap) -> style.Picture | 
     shown = []
     for updates in _two(candidates):
         published = updates.condition.weights is Weights.PUBLISHED
-        example = None if published else clearest_failure(updates)
-        example = example or lower_median_failure(updates)
+        example = (None if published else clearest_failure(updates)) or lower_median_failure(updates)
+        assert example is not None
         values = estimated(scale_statistics(updates.where(updates.primary)), bootstrap)
-        shown.append(Shown(updates, example, values))  # type: ignore[arg-type]
+        shown.append(Shown(updates, example, values))
     described = [
         {
             "condition": str(one.updates.condition),
@@ -220,13 +220,9 @@ def scale_prediction(records: Records, bootstrap: Bootstrap) -> style.Picture | 
         }
         for one in shown
     ]
-    height = 5.0 if style.drawing().narrow else 3.4
+    caption = _prediction_caption(shown, bootstrap.level)
     return style.Picture(
-        height,
-        lambda figure: _prediction(figure, shown),
-        _prediction_caption(shown, bootstrap.level),
-        {"conditions": described},
-        chosen.notes,
+        3.4, lambda figure: _prediction(figure, shown), caption, {"conditions": described}, chosen.notes
     )
 
 
@@ -261,26 +257,19 @@ def _two(candidates: list[Updates]) -> list[Updates]:
 
 
 def _prediction(figure: Figure, shown: list[Shown]) -> None:
-    columns, narrow = len(shown), style.drawing().narrow
-    if narrow:
-        grid = figure.add_gridspec(3, columns, height_ratios=[1.0, 1.0, 1.2])
-    else:
-        grid = figure.add_gridspec(2, columns + 1, width_ratios=[1.0] * columns + [1.25 if columns > 1 else 1.0])
-    letters = iter("abcde")
+    columns = len(shown)
+    grid = figure.add_gridspec(2, columns + 1, width_ratios=[1.0] * columns + [1.25 if columns > 1 else 1.0])
     for place, one in enumerate(shown):
-        axes = figure.add_subplot(grid[0, place])
-        _example(axes, one.example, style.series(place)["color"], legend=place == 0)
-        style.panel_letter(axes, next(letters), style.literal(one.updates.condition.model_title, LONGEST_HEAD))
-    for place, one in enumerate(shown):
-        axes = figure.add_subplot(grid[1, place])
-        _scatter(axes, one, style.series(place)["color"])
-        condition = one.updates.condition
-        style.panel_letter(
-            axes, next(letters), f"{style.literal(condition.set_title, LONGEST_HEAD - 4)} {condition.update}"
-        )
-    axes = figure.add_subplot(grid[2, :] if narrow else grid[:, columns])
+        condition, colour = one.updates.condition, style.series(place)["color"]
+        above, below = (figure.add_subplot(grid[row, place]) for row in (0, 1))
+        _example(above, one.example, colour, legend=place == 0)
+        _scatter(below, one, colour)
+        style.panel_letter(above, "abcd"[place], style.literal(condition.model_title, LONGEST_HEAD))
+        name = f"{style.literal(condition.set_title, LONGEST_HEAD - 4)} {condition.update}"
+        style.panel_letter(below, "abcd"[columns + place], name)
+    axes = figure.add_subplot(grid[:, columns])
     _regrets(axes, shown)
-    style.panel_letter(axes, next(letters), "Grid regret")
+    style.panel_letter(axes, "abcde"[2 * columns], "Grid regret")
 
 
 def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None:
@@ -294,9 +283,9 @@ def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None
     axes.plot(scale, gain / unit, color=colour, label=r"path $\phi$")
     axes.plot(dense, quadratic / unit, color=style.BLACK, linestyle=(0, (3, 2)), linewidth=0.9, label="quadratic $q$")
     best, predicted = example.optimum, example.number("quadratic_scale")
-    axes.plot(best, np.interp(best, scale, gain) / unit, "o", color=colour, markersize=5, label=r"$\alpha^\star$")
+    axes.plot(best, example.at(best) / unit, "o", color=colour, markersize=5, label=r"$\alpha^\star$")
     look: Any = {"markerfacecolor": "white", "markeredgecolor": style.BLACK, "markersize": 2.8, "markeredgewidth": 0.7}
-    axes.plot(predicted, np.interp(predicted, scale, gain) / unit, "D", label=r"$\hat\alpha$", **look)
+    axes.plot(predicted, example.at(predicted) / unit, "D", label=r"$\hat\alpha$", **look)
     # The path must stay readable where the quadratic runs far away from it.
     low, high = float(gain.min()) / unit, float(gain.max()) / unit
     axes.set_ylim(max(min(low, float(quadratic.min()) / unit), low - 0.6 * (high - low)) - 0.06 * (high - low), None)
@@ -323,8 +312,7 @@ def _scatter(axes: Axes, one: Shown, colour: str) -> None:
     if (corner := one.at_corner) > 1:
         place: Any = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 7}
         axes.annotate(f"{corner} points", (1, 1), (4, 5), **place)
-    axes.set_xlim(-0.04, 1.1)
-    axes.set_ylim(-0.04, 1.22)
+    axes.set(xlim=(-0.04, 1.1), ylim=(-0.04, 1.22))
     axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
     axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
     axes.set_xlabel(r"Predicted scale $\hat\alpha$")
@@ -333,18 +321,15 @@ def _scatter(axes: Axes, one: Shown, colour: str) -> None:
 
 def _regrets(axes: Axes, shown: list[Shown]) -> None:
     places = [*range(len(FIXED)), len(FIXED) + 0.4]
+    axes.set_yscale("log")
     for index, (one, name) in enumerate(zip(shown, _series_names(shown), strict=True)):
         look = style.series(index) | {"markersize": 3.5}
         offset = 0.16 * (index - (len(shown) - 1) / 2)
         drawn = [(place + offset, each) for place, each in zip(places, one.regrets.values(), strict=True) if each.value]
         fixed = [(place, each.value) for place, each in drawn if place < len(FIXED) - 0.5]
         axes.plot(*np.array(fixed, dtype=float).reshape(-1, 2).T, color=look["color"], linewidth=0.7, alpha=0.6)
-        for place, each in drawn:
-            low, high = style.ends(each)
-            spread = np.abs([[each.value - low], [high - each.value]]) if low > 0 and each.value else None
-            axes.errorbar(place, each.value or 0.0, yerr=spread, elinewidth=0.8, capsize=1.5, **look)
+        style.bars(axes, [place for place, _ in drawn], [each for _, each in drawn], look | {"linestyle": "none"})
         axes.plot([], [], linewidth=0.7, label=style.literal(name), **look)
-    axes.set_yscale("log")
     axes.axvline(len(FIXED) - 0.3, color=style.GREY, linewidth=0.5, linestyle=(0, (1, 2)))
     axes.set_xticks(places, list(shown[0].regrets))
     axes.set_xlim(-0.5, places[-1] + 0.5)
@@ -354,7 +339,7 @@ def _regrets(axes: Axes, shown: list[Shown]) -> None:
 
 
 def _series_names(shown: Sequence[Shown]) -> list[str]:
-    """What tells the conditions apart, in as few words as possible."""
+    """What distinguishes the conditions, in as few words as possible."""
     conditions = [one.updates.condition for one in shown]
     for name in ("model_title", "set_title", "update"):
         names = [str(getattr(condition, name)) for condition in conditions]

@@ -1,7 +1,8 @@
 """How figures look: sizes, fonts and the one place for colours; how one is declared, and what it is when finished.
 
 A figure is a function of records under the decorator `figure`; it returns a `Picture`, whose `draw` fills matplotlib's
-`Figure`, or the reason why there is nothing to draw. matplotlib is imported when something is drawn.
+`Figure`, or the reason why there is nothing to draw. matplotlib is imported when something is drawn; settings that this
+process or a `matplotlibrc` changes win over loopscope's.
 
 Colours are from Okabe and Ito's palette, which stays apart under the common kinds of colour blindness. Outcomes also
 differ in shape, so that they can be distinguished in print without colour.
@@ -11,13 +12,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import shutil
 import textwrap
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loopscope._version import __version__
-from loopscope.errors import LoopscopeError, choice, setting, text
-from loopscope.limits import read_text
+from loopscope.errors import LoopscopeError, text
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import sha256_bytes
@@ -40,26 +36,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURE_FORMATS = ("pdf", "png", "svg")
-WIDTHS = {"one": 3.3, "two": 6.8}
-"""Inches of one and of two columns of a paper."""
+WIDTH = 6.8
+"""Inches of two columns of a paper."""
 SMALLEST_TYPE = 6.0
 """Points of the smallest text of any figure, at the width at which it is printed."""
 SHOWN_DPI = 100
 """Pixels of a notebook per inch; twice as many are drawn for fine displays."""
+PRINT_DPI = 300
 LONGEST_NAME = 32
 """Characters of a model or task next to an axis or above a panel."""
-MOST_STYLE_BYTES = 100_000
 
 VERMILLION, BLUE, GREY, PURPLE = "#D55E00", "#0072B2", "#8A8A8A", "#AA4499"
 GREEN, ORANGE, SKY, BLACK = "#009E73", "#E69F00", "#56B4E9", "#000000"
-OUTCOME_COLOURS = {
-    **{Outcome.PROGRESSING: GREY, Outcome.NEUTRAL: BLACK},
-    **{Outcome.DIRECTIONAL_FAILURE: BLUE, Outcome.FINITE_STEP_FAILURE: VERMILLION},
+OUTCOMES: dict[Outcome, dict[str, Any]] = {
+    Outcome.PROGRESSING: {"color": GREY, "marker": "."},
+    Outcome.NEUTRAL: {"color": BLACK, "marker": "x"},
+    Outcome.DIRECTIONAL_FAILURE: {"color": BLUE, "marker": "v"},
+    Outcome.FINITE_STEP_FAILURE: {"color": VERMILLION, "marker": "o"},
 }
-OUTCOME_MARKERS = {
-    **{Outcome.PROGRESSING: ".", Outcome.NEUTRAL: "x"},
-    **{Outcome.DIRECTIONAL_FAILURE: "v", Outcome.FINITE_STEP_FAILURE: "o"},
-}
+"""Colours and shapes of outcomes."""
 SERIES_COLOURS = ("#332288", "#882255", "#999933", PURPLE, "#44AA99", ORANGE, SKY)
 """Of models and conditions: none of them is an outcome's, and none is the green of a shorter step that helps."""
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -69,13 +64,11 @@ RC: Any = {
     **{"axes.labelsize": 8, "axes.titlesize": 8, "axes.titlepad": 4, "axes.labelpad": 2, "axes.linewidth": 0.6},
     **{f"{axis}tick.labelsize": 7 for axis in "xy"},
     **{f"{axis}tick.major.{name}": value for axis in "xy" for name, value in (("width", 0.6), ("size", 2.5))},
-    **{f"{axis}tick.minor.{name}": value for axis in "xy" for name, value in (("width", 0.4), ("size", 1.5))},
     **{"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.1, "path.simplify": True},
     **{"legend.fontsize": 7, "legend.frameon": False, "legend.handlelength": 1.4},
-    **{"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "loopscope"},
 }
-KEPT = frozenset({"pdf.fonttype", "ps.fonttype", "svg.fonttype", "svg.hashsalt"})
-"""Settings that make files sound and reproducible; only a style file changes them."""
+SOUND: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "loopscope"}
+"""Settings that make files sound and reproducible."""
 _NO_DATE: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": "loopscope"},
     "svg": {"Date": None, "Creator": "loopscope"},
@@ -83,15 +76,15 @@ _NO_DATE: dict[str, dict[str, Any]] = {
 }
 
 
-def _matplotlib() -> Any:
-    """The library, which comes with the extra `studies`."""
+def settings() -> Any:
+    """Matplotlib's settings for a figure."""
     try:
-        import matplotlib
+        from matplotlib import rcParams, rcParamsDefault
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise LoopscopeError("figures need matplotlib: pip install matplotlib") from error
-    return matplotlib
+    return RC | {name: rcParams[name] for name in RC if rcParams[name] != rcParamsDefault[name]} | SOUND
 
 
 @dataclass(frozen=True)
@@ -134,22 +127,31 @@ class FigureStudy:
 
     def drawn(self, picture: Picture | str, records: Records) -> FigureResult:
         """A picture as a figure; a reason as a figure that says why there is nothing to draw."""
-        matplotlib = _matplotlib()
+        rc = settings()
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
 
-        with matplotlib.rc_context(drawing().settings()):
+        with rc_context(rc):
             if isinstance(picture, str):
                 # However many runs the reason names, it has its lines; a layout would have no room left for axes.
-                lines = textwrap.wrap(literal(picture, longest=None), width=int(14 * drawing().width))
-                figure = Figure(figsize=(drawing().width, max(1.0, 0.4 + 0.2 * len(lines))))
+                lines = textwrap.wrap(literal(picture, longest=None), width=int(14 * WIDTH))
+                figure = Figure(figsize=(WIDTH, max(1.0, 0.4 + 0.2 * len(lines))))
                 figure.text(0.5, 0.5, "\n".join(lines), ha="center", va="center")
                 picture = Picture(0.0, lambda _: None, picture, {}, (picture,))
             else:
-                figure = Figure(figsize=(drawing().width, picture.height), layout="constrained")
+                figure = Figure(figsize=(WIDTH, picture.height), layout="constrained")
                 picture.draw(figure)
-        return FigureResult(
-            self.name, self.title, picture.caption, figure, picture.shown, records.inputs(), picture.notes
-        )
+            # A picture travels without its notes: what must not get lost stands in it.
+            if said := unfinished(picture.notes):
+                wrapped = textwrap.fill(literal("; ".join(said), longest=None), width=int(22 * WIDTH))
+                figure.supxlabel(wrapped, fontsize=SMALLEST_TYPE, color=BLACK)
+            # The layout engine moves panels a little at every draw; settled once, every format shows the same figure.
+            # Text is up to 5% narrower at 100 pixels per inch than in print: the layout is made for print.
+            figure.set_dpi(PRINT_DPI)
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
+            figure.set_dpi(SHOWN_DPI)
+        return FigureResult(self.name, self.title, picture, figure, records.inputs(), rc)
 
 
 FIGURES: dict[str, FigureStudy] = {}
@@ -164,99 +166,34 @@ def figure(
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """How figures are drawn at the moment: their width, and the settings of a style file."""
-
-    columns: str = "two"
-    """A key of `WIDTHS`."""
-    styled: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def width(self) -> float:
-        """In inches."""
-        return WIDTHS[self.columns]
-
-    @property
-    def narrow(self) -> bool:
-        """Whether there is one column only."""
-        return self.columns == "one"
-
-    def settings(self) -> Any:
-        """Loopscope's settings, then those that were changed in this process, then those of a style file."""
-        now, default = _matplotlib().rcParams, _matplotlib().rcParamsDefault
-        changed = {name: now[name] for name in RC if name not in KEPT and now[name] != default[name]}
-        found = {**RC, **changed, **self.styled}
-        if found.get("text.usetex") and shutil.which("latex") is None:
-            raise LoopscopeError("text.usetex needs LaTeX, and there is no latex here: install it, or leave that out")
-        return found
-
-
-_drawing = Drawing()
-
-
-def drawing() -> Drawing:
-    """How figures are drawn at the moment."""
-    return _drawing
-
-
-@contextmanager
-def drawn_as(width: str = "two", style: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Within this block figures have this width and the settings of this style file (`NAME.mplstyle`)."""
-    global _drawing
-    before, _drawing = _drawing, Drawing(choice("width", width, tuple(WIDTHS)), _style_file(style))
-    try:
-        yield
-    finally:
-        _drawing = before
-
-
-def _style_file(style: str | os.PathLike[str] | None) -> Any:
-    """The settings of a style file; what matplotlib would only log or warn of is refused in one line."""
-    if style is None:
-        return {}
-    # Read with loopscope's own limits first: matplotlib would also take an address on the network.
-    written = read_text(style, setting("style").rstrip("="), MOST_STYLE_BYTES)
-    lines = (line.partition("#")[0].partition(":")[0].strip() for line in written.splitlines())
-    unknown = [name for name in lines if name and name not in _matplotlib().rcParams]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            if unknown:
-                raise ValueError(f"it has no setting {unknown[0]}")
-            return dict(_matplotlib().rc_params_from_file(style, fail_on_error=True, use_default_template=False))
-    except (Warning, ValueError) as error:
-        said = f"{printable(Path(style).name)} is not a style of matplotlib: {' '.join(str(error).split())}"
-        raise LoopscopeError(f"{setting('style')} {said}") from error
-
-
-@dataclass(frozen=True)
 class FigureResult:
     """A finished figure with what it shows and what it was made from."""
 
     study: str
     title: str
-    caption: str
+    picture: Picture
     figure: Figure
-    shown: dict[str, Any]
-    """Example ids and numbers behind each panel."""
     inputs: list[dict[str, object]]
     """Hashes of the manifests and shards that were read."""
-    notes: tuple[str, ...] = ()
-    settings: Any = field(default_factory=lambda: drawing().settings())
+    settings: Any
     """The settings of matplotlib with which it was drawn and is saved."""
 
-    def __post_init__(self) -> None:
-        # A picture travels without its notes: what must not get lost stands in it.
-        if said := unfinished(self.notes):
-            width = int(22 * self.figure.get_size_inches()[0])
-            wrapped = textwrap.fill(literal("; ".join(said), longest=None), width=width)
-            self.figure.supxlabel(wrapped, fontsize=SMALLEST_TYPE, color=BLACK)
-        # The layout engine moves panels a little at every draw; settled once, every format shows the same figure.
-        with _matplotlib().rc_context(self.settings):
-            self.figure.draw_without_rendering()
-        self.figure.set_layout_engine("none")
+    @property
+    def caption(self) -> str:
+        """What is drawn, in words."""
+        return self.picture.caption
 
-    def save(self, path: str | Path, *, dpi: int = 300) -> Path:
+    @property
+    def shown(self) -> dict[str, Any]:
+        """Example ids and numbers behind each panel."""
+        return self.picture.shown
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of the runs."""
+        return self.picture.notes
+
+    def save(self, path: str | Path, *, dpi: int = PRINT_DPI) -> Path:
         """Write the figure as PDF, PNG or SVG by its suffix, and `NAME.json` with ids and hashes next to it.
 
         The same records give the same bytes: no date is embedded.
@@ -266,20 +203,19 @@ class FigureResult:
         if kind not in FIGURE_FORMATS:
             kinds = ", ".join(FIGURE_FORMATS)
             raise LoopscopeError(f"{printable(target.name)}: figures are saved as {kinds}; give one of these suffixes")
-        if target.parent.exists() and not target.parent.is_dir():
-            raise LoopscopeError(f"{target.parent} is a file: save the figure into a folder")
         drawing = self.drawn(kind, dpi)
         with clear_write_errors(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
-        described = target.with_suffix(".json")
         write_atomically(target, drawing)
-        write_atomically(described, self.describe(target.name, drawing).encode())
+        write_atomically(target.with_suffix(".json"), self.describe(target.name, drawing).encode())
         return target
 
     def drawn(self, kind: str, dpi: int) -> bytes:
         """The figure as a file's content."""
+        from matplotlib import rc_context
+
         buffer = io.BytesIO()
-        with _matplotlib().rc_context(self.settings):
+        with rc_context(self.settings):
             self.figure.savefig(buffer, format=kind, dpi=dpi, metadata=_NO_DATE[kind])
         return buffer.getvalue()
 
@@ -289,7 +225,6 @@ class FigureResult:
             "figure": self.study,
             "title": self.title,
             "caption": self.caption,
-            "width_inches": float(self.figure.get_size_inches()[0]),
             "loopscope_version": __version__,
             "file": {"name": printable(name), "sha256": sha256_bytes(drawing)},
             "shown": self.shown,
@@ -317,7 +252,6 @@ def literal(name: str, longest: int | None = LONGEST_NAME) -> str:
 
 @cache
 def _has_glyph(character: str) -> bool:
-    _matplotlib()
     from matplotlib.font_manager import findfont, get_font
 
     fonts = (get_font(findfont(family)) for family in RC["font.family"])
@@ -350,7 +284,6 @@ def band(
     estimates: Sequence[Estimate],
     look: Mapping[str, Any],
     per: float = 1.0,
-    **more: Any,
 ) -> None:
     """A line through estimates with a band of their intervals; what has no value is left out."""
     known = [(place, each) for place, each in zip(places, estimates, strict=True) if each.value is not None]
@@ -358,7 +291,23 @@ def band(
     low, high = (np.array([ends(each)[side] for _, each in known]) / per for side in (0, 1))
     axes.fill_between(xs, low, high, color=look["color"], alpha=0.18, linewidth=0)
     values = np.array([each.value for _, each in known], dtype=float) / per
-    axes.plot(xs, values, **{"markersize": 2.8, **look, **more})
+    axes.plot(xs, values, **{"markersize": 2.8, **look})
+
+
+def bars(
+    axes: Axes,
+    places: Sequence[float],
+    estimates: Sequence[Estimate],
+    look: Mapping[str, Any],
+    per: float = 1.0,
+) -> None:
+    """Estimates with bars of their intervals, which contain them; what has no value is left out."""
+    known = [(place, each.value, *ends(each)) for place, each in zip(places, estimates, strict=True)
+             if each.value is not None]  # fmt: skip
+    if known:
+        xs, values, low, high = np.array(known, dtype=float).T
+        reach = np.maximum([values - low, high - values], 0.0) / per
+        axes.errorbar(xs, values / per, reach, **{"markersize": 3, "capsize": 1.5, "elinewidth": 0.9, **look})
 
 
 def depth_axis(axes: Axes, depths: list[int]) -> None:
@@ -374,14 +323,21 @@ def depth_axis(axes: Axes, depths: list[int]) -> None:
     axes.set_xticks([], minor=True)
 
 
+def symlog(axes: Axes, which: str, threshold: float, limit: float, most: int = 3) -> None:
+    """Give the axes `which` ("x" or "xy") a symmetric-log scale with few symmetric ticks."""
+    for name in which:
+        getattr(axes, f"set_{name}scale")("symlog", linthresh=threshold, linscale=0.6)
+        getattr(axes, f"set_{name}ticks")(symlog_ticks(threshold, limit, most))
+        getattr(axes, f"set_{name}ticks")([], minor=True)
+
+
 def symlog_threshold(*values: Floats) -> float:
     """Where a symmetric-log axis turns linear: the paper's effect margin, or lower where most data lie below it."""
     magnitudes = np.abs(np.concatenate([np.ravel(value) for value in values]))
     magnitudes = magnitudes[magnitudes > 0]
     if not magnitudes.size:
         return EFFECT_MARGIN
-    middle = float(np.median(magnitudes))
-    return EFFECT_MARGIN if middle > EFFECT_MARGIN else float(10.0 ** np.floor(np.log10(middle)))
+    return min(EFFECT_MARGIN, float(10.0 ** np.floor(np.log10(np.median(magnitudes)))))
 
 
 def symlog_ticks(threshold: float, limit: float, most: int = 3) -> list[float]:

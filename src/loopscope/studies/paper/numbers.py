@@ -82,10 +82,6 @@ class Quantity:
 
     name: str
 
-    def __post_init__(self) -> None:
-        if not self.is_error and self.name not in EXACT | PRINTED | MEASURED:
-            raise ValueError(f"no quantity {self.name!r}")
-
     @property
     def is_error(self) -> bool:
         """Whether it is an error of computing, of which the paper prints the largest."""
@@ -202,11 +198,6 @@ class PaperCell:
         """Half a unit of the last printed place, in natural units."""
         return 0.0 if self.printed is None else float(self.printed.half_unit) * self.unit
 
-    @property
-    def numbers(self) -> int:
-        """How many printed numbers the cell holds."""
-        return 1 + (2 if self.interval else 0)
-
 
 @dataclass(frozen=True)
 class PaperRow:
@@ -215,13 +206,6 @@ class PaperRow:
     setting: Setting
     key: str
     cells: Mapping[str, PaperCell]
-
-    def decimal(self, column: str) -> Decimal:
-        """The printed number of one column."""
-        printed = self.cells[column].printed
-        if printed is None:
-            raise KeyError(f"{column} is not a number here")
-        return printed.decimal
 
 
 @dataclass(frozen=True)
@@ -275,12 +259,6 @@ def read_cell(text: str, **about: Any) -> PaperCell:
 
 
 @cache
-def measurements() -> dict[str, str]:
-    """The paper's separate measurements and what each of them is."""
-    return {name: entry["about"] for name, entry in toml("measurements.toml").items()}
-
-
-@cache
 def models() -> dict[str, PaperModel]:
     """The paper's models, by the paper's name."""
     return {
@@ -327,11 +305,6 @@ def cells(study: str | None = None) -> tuple[PaperCell, ...]:
     """All cells, or those of one study."""
     chosen = (table for table in tables() if study in (None, table.study))
     return tuple(cell for table in chosen for row in table.rows for cell in row.cells.values())
-
-
-def number_count() -> int:
-    """How many published numbers are kept, the ends of intervals included."""
-    return sum(cell.numbers for cell in cells())
 
 
 def _table(source: Mapping[str, Any]) -> PaperTable:

@@ -39,6 +39,8 @@ class TracePair:
         trained_depth: of the model, where it is known.
         sources: the runs and conditions of both.
         note: how the questions were divided, where there was one split alone.
+        costs: of the model; None where they are not known.
+        policies: a caller's, besides the published rules.
     """
 
     condition: Condition
@@ -47,6 +49,8 @@ class TracePair:
     trained_depth: int | None
     sources: tuple[Source, Source]
     note: str | None = None
+    costs: Costs | None = None
+    policies: tuple[Policy, ...] = ()
 
 
 def trace_pairs(records: Records) -> Iterator[TracePair]:
@@ -96,21 +100,6 @@ def _trace(run: StoredRun, condition: Condition, frame: pl.DataFrame) -> Trace:
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a caller adds to one model and task.
-
-    Attributes:
-        pair: with columns of learned heads, where there are some.
-        costs: of the model; None where they are not known.
-        policies: besides the published rules.
-    """
-
-    pair: TracePair
-    costs: Costs | None = None
-    policies: tuple[Policy, ...] = ()
-
-
-@dataclass(frozen=True)
 class Compared:
     """Policies compared on one model and task, and what should be said of it."""
 
@@ -124,29 +113,27 @@ class Compared:
         return self.pair.condition
 
 
-Prepare = Callable[[TracePair], Given]
+Prepare = Callable[[TracePair], TracePair]
 Acting = Callable[[TracePair, Comparison], Comparison]
 
 
-def compared(records: Records, prepare: Prepare = Given, target: float | None = None) -> Iterator[Compared]:
+def compared(records: Records, prepare: Prepare = lambda pair: pair, target: float | None = None) -> Iterator[Compared]:
     """The comparison of every model and task.
 
     Args:
         records: runs measured with a trace, of a train split and of others.
-        prepare: what is added to the published rules on a model and task, and what its loops and checks cost.
+        prepare: adds policies and costs to a model and task.
         target: mean cost to which rules are fitted; that of the best fixed depth by default.
     """
-    for found_pair in trace_pairs(records):
-        given = prepare(found_pair)
-        pair = given.pair
+    for pair in map(prepare, trace_pairs(records)):
         notes = [] if pair.note is None else [pair.note]
-        known = given.costs or known_costs(pair.condition.model)
+        known = pair.costs or known_costs(pair.condition.model)
         if known is None:
             notes.append(f"{pair.condition.model_title}: readouts are counted as free; `loopscope control` counts them")
         found = compare(
             pair.train,
             pair.test,
-            given.policies,
+            pair.policies,
             costs=known or Costs(),
             target=target,
             trained_depth=pair.trained_depth,
@@ -309,7 +296,7 @@ def control_tables(
     records: Records,
     bootstrap: Bootstrap | None = None,
     *,
-    prepare: Prepare = Given,
+    prepare: Prepare = lambda pair: pair,
     target: float | None = None,
     acting: Acting | None = None,
 ) -> tuple[TableResult, TableResult]:

@@ -19,7 +19,6 @@ from loopscope.studies.records import DepthSweep, Floats, Updates, matrix
 from loopscope.studies.tables.fp64 import bound_selected_values, kept_notes
 
 BF16_GAINS = {"quarter": "bf16_quarter_gain", "quadratic": "bf16_quadratic_gain"}
-FP64_GAINS = {"quarter": "fp64_quarter_gain", "quadratic": "fp64_predicted_gain"}
 
 
 @table(
@@ -82,49 +81,6 @@ def quadratic_intervention(updates: Updates) -> Values:
         }
         for action in gains
     }
-
-
-@table(
-    "exact-recovery",
-    "Recovery on rounded and on exact states",
-    summary="recovery on rounded states next to exact ones",
-    over=updates_with(*BF16_GAINS.values(), "quadratic_gain", "grid_gain", level=Level.GRID),
-    columns=(
-        *(*IDENTITY, words("Action", KEY), Column("Failures", "{failures}")),
-        *(
-            Column(head, f"{{{name}}}", group="Recovered")
-            for head, name in (("BF16\nstates", "rounded"), ("exact\nstates", "exact"), ("FP64", "fp64"))
-        ),
-        Column("Lost / won\nby rounding", "{lost} / {won}"),
-        Column("BF16\n(1e-3)", "{rounded_gain:+.3f}", per=1e-3, group="Mean gain"),
-        Column("exact\n(1e-3)", "{exact_gain:+.3f}", per=1e-3, group="Mean gain"),
-        Column("Difference (1e-3)\n[95% CI]", "{difference:+.3f}", per=1e-3, ci=True),
-        Column("Largest", "{largest:.1e}"),
-    ),
-    keys={"quarter": "Quarter step", "quadratic": "Quadratic rule"},
-)
-def exact_recovery(updates: Updates) -> Values:
-    """Finite-step failures that a quarter step and the quadratic rule recover: reading H + αD rounded to BF16, reading
-    it without that rounding, and (level full) in FP64 throughout, with the FP64 path's own scale. Lost and won count
-    failures whose recovery the rounding changes. Gains are means over all questions.
-    """
-    failures, rows = updates.finite_step, {}
-    for action, exact in (("quarter", updates.quarter_gain), ("quadratic", updates.floats("quadratic_gain"))):
-        rounded, fp64 = updates.floats(BF16_GAINS[action]), FP64_GAINS[action]
-        with_rounding, without = rounded[failures] > 0, exact[failures] > 0
-        rows[action] = {
-            "failures": failures.sum(),
-            "rounded": with_rounding.sum(),
-            "exact": without.sum(),
-            "fp64": (updates.floats(fp64)[failures] > 0).sum() if updates.has(fp64) else None,
-            "lost": (without & ~with_rounding).sum(),
-            "won": (with_rounding & ~without).sum(),
-            "rounded_gain": Mean(rounded),
-            "exact_gain": Mean(exact),
-            "difference": Mean(rounded - exact),
-            "largest": np.abs(rounded - exact).max() if len(updates) else None,
-        }
-    return rows
 
 
 def _has_rounded(updates: Updates) -> bool:

@@ -1,4 +1,4 @@
-"""Single tokens: their finite-step failures, the exit gate (Appendix E.8), and what the model says after each loop.
+"""Single tokens: their finite-step failures, and the exit gate (Appendix E.8).
 
 Utility is the log probability of one reference token; in an option task those are the tokens of the right option. All
 estimates are token-weighted; intervals resample questions, keeping their tokens together, and recompute every ratio.
@@ -6,17 +6,14 @@ estimates are token-weighted; intervals resample questions, keeping their tokens
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from loopscope.errors import setting
 from loopscope.path import Outcome, classify, exceeds_margin
-from loopscope.stats import Clusters, Statistic
-from loopscope.studies.conditions import at
-from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Panel, Row, Values, table
-from loopscope.studies.populations import TRACES, Population, Selection, groups_of, name_of, no_updates, notes_on
-from loopscope.studies.records import Records, Tokens, TraceRows
+from loopscope.stats import Clusters
+from loopscope.studies.declare import IDENTITY, Column, Panel, Values, table
+from loopscope.studies.populations import Population, Selection, groups_of, name_of, no_updates, notes_on
+from loopscope.studies.records import Records, Tokens
 
 
 def _continuing(records: Records) -> Selection:
@@ -123,90 +120,4 @@ def gate_agreement(group: Tokens) -> Values:
         "agreeing": int((gate["exit_depth"] == gate["exit_depth_fp64"]).sum()),
         "earliest": int(depths.min()),
         "latest": int(depths.max()),
-    }
-
-
-FLIPS = ("right", "flipped", "wrong_to_right", "right_to_wrong", "net")
-
-
-@table(
-    "flips",
-    "Flips of the likeliest token, loop by loop",
-    summary="how often a loop changes the likeliest token, for better or worse",
-    over=TRACES,
-    columns=(
-        *(*IDENTITY, Column("Positions", "{positions}")),
-        Column("Right after (%)", "{right:.1%}", ci=True),
-        Column("Flips (%)", "{flipped:.2%}", ci=True),
-        Column("Wrong to right (%)", "{wrong_to_right:.2%}", ci=True),
-        Column("Right to wrong (%)", "{right_to_wrong:.2%}", ci=True),
-        Column("Net (%)", "{net:+.2%}", ci=True),
-    ),
-)
-def flips(traced: TraceRows) -> Iterator[Row]:
-    """Shares of all positions. Positions are the reference tokens (in option tasks those of the right option); the
-    model says its likeliest token. Paired 95% intervals resample questions, retaining their positions together.
-    """
-    mean, right_PT = traced.clusters.mean, traced.right
-    for depth in range(2, traced.loops + 1):
-        now_P, before_P = right_PT[:, depth - 1], right_PT[:, depth - 2]
-        values: dict[str, Statistic | int] = {
-            "positions": len(traced.row_P),
-            "right": mean(now_P),
-            "flipped": mean(traced.changed[:, depth - 1]),
-            "wrong_to_right": mean(now_P & ~before_P),
-            "right_to_wrong": mean(before_P & ~now_P),
-            "net": mean(now_P.astype(np.float64) - before_P),
-        }
-        yield Row(at(traced.condition, depth - 1, traced.condition.n), "", values)  # type: ignore[arg-type]
-
-
-@table(
-    "settling",
-    "When the likeliest token settles, and on what",
-    summary="loops until the likeliest token stays; right then wrong",
-    over=TRACES,
-    columns=(
-        Panel(
-            (
-                *(MODEL, TASK, Column("Positions", "{positions}"), Column("Loops", "{loops}")),
-                Column("Settled after", "{settled:.2f}", ci=True),
-                Column("Flips", "{flips:.2f}", ci=True),
-                Column("Flip in the last loop (%)", "{unsettled:.2%}", ci=True),
-            ),
-            "(a) Loops until the token said stays",
-        ),
-        Panel(
-            (
-                *(MODEL, TASK),
-                Column("First", "{right_first:.1%}", ci=True, group="Right (%)"),
-                Column("Last", "{right_last:.1%}", ci=True, group="Right (%)"),
-                Column("Some loop", "{right_ever:.1%}", ci=True, group="Right (%)"),
-                Column("Wrong, then right (%)", "{wrong_then_right:.2%}", ci=True),
-                Column("Right, then wrong (%)", "{right_then_wrong:.2%}", ci=True),
-            ),
-            "(b) What the loops between the first and the last changed",
-        ),
-    ),
-)
-def settling(traced: TraceRows) -> Values:
-    """(a) A position is settled after the loop from which on the likeliest token stays the same up to the deepest loop
-    measured; one that never flips is settled after the first. (b) Wrong, then right: wrong after the first loop and
-    right after the last. Right, then wrong: right after some loop and wrong after the last. Positions are the reference
-    tokens (in option tasks those of the right option). Paired 95% intervals resample questions, retaining their
-    positions together.
-    """
-    mean, right_PT = traced.clusters.mean, traced.right
-    first_P, last_P, ever_P = right_PT[:, 0], right_PT[:, -1], right_PT.any(axis=1)
-    return {
-        "positions": len(traced.row_P),
-        "loops": traced.loops,
-        "settled": mean(traced.settled),
-        "unsettled": mean(traced.changed[:, -1]),
-        "flips": mean(traced.changed.sum(axis=1)),
-        "right_first": mean(first_P),
-        "right_last": mean(last_P),
-        "right_ever": mean(ever_P),
-        "wrong_then_right": mean(~first_P & last_P),
-        "right_then_wrong": mean(ever_P & ~last_P),
     }
