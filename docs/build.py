@@ -79,6 +79,9 @@ def main() -> None:
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
         (BUILT / name.lower()).write_text(text, encoding="utf-8")
+    for page in BUILT.glob("*.md"):  # what the repository holds as a notebook or a text file is a page of the site
+        text = page.read_text(encoding="utf-8").replace(".ipynb)", ".md)")
+        page.write_text(text.replace("](../src/loopscope/store/columns.txt)", "](columns.md)"), encoding="utf-8")
     (BUILT / "columns.md").write_text(columns_page(), encoding="utf-8")
     for notebook in sorted((DOCS / "notebooks").glob("*.ipynb")):
         (BUILT / "notebooks" / f"{notebook.stem}.md").write_text(notebook_page(notebook), encoding="utf-8")

@@ -7,6 +7,7 @@ import glob
 import itertools
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -163,7 +164,12 @@ def measure(
         LoopscopeError: one line for whatever is wrong; what was measured before stays.
     """
     assert config is not None, "`takes_settings` makes one"
-    return measure_config(config)
+    return measure_config(config, notify=notify)
+
+
+def notify(line: str) -> None:
+    """A line on stderr."""
+    print(f"loopscope: {line}", file=sys.stderr)
 
 
 def measure_config(config: MeasureConfig, *, command_line: Sequence[str] = (), notify: Notify | None = None) -> Run:

@@ -158,7 +158,7 @@ def _cell(words: str) -> str:
 
 def _check(repository: str) -> None:
     if not isinstance(repository, str) or not _REPOSITORY.fullmatch(repository):
-        raise LoopscopeError(f"{repository!r} is no data set of the hub: give owner/name")
+        raise LoopscopeError(f"{repository!r} is not the name of a data set on the hub: give owner/name")
 
 
 @contextmanager

@@ -155,7 +155,7 @@ class LoopscopeLM(TemplateLM):  # type: ignore[misc]
         elif self.scale != 1:
             self._generating = ScaledReadout(self.depth, self.start, self.scale - 1)
 
-    # What lm-evaluation-harness asks about texts.
+    # What lm-evaluation-harness needs to know of texts.
 
     @property
     def eot_token_id(self) -> int:

@@ -69,7 +69,7 @@ def read_monitor_log(path: str | os.PathLike[str]) -> MonitorLog:
     """The rows of a log; a line that was cut off at the end is left out.
 
     Raises:
-        LoopscopeError: the file cannot be read, or is no such log.
+        LoopscopeError: the file cannot be read, or is not such a log.
     """
     import polars as pl
 
@@ -115,7 +115,7 @@ def _header(line: str, path: str | os.PathLike[str]) -> dict[str, Any]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise LoopscopeError(f"{path} is no log of a monitor: its first line must say {FORMAT!r}")
+        raise LoopscopeError(f"{path} is not a monitor's log: its first line must say {FORMAT!r}")
     if header.get("version") != VERSION:
         raise LoopscopeError(
             f"{path} is a monitor log of version {header.get('version')}, and this loopscope reads {VERSION}: "

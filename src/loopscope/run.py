@@ -48,7 +48,7 @@ class Run(StoredRun):
     def question(
         self, id: str, transition: int | str | None = None, *, task: str | None = None, alpha: float = 1.0
     ) -> QuestionView:
-        """One question at one update: a notebook draws its path and tints its tokens, `print` tells it.
+        """One question at one update: a notebook draws its path and tints its tokens, `print` describes it.
 
         Args:
             id: its identifier, a value of `run.examples["example_id"]`.

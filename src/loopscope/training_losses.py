@@ -14,8 +14,8 @@ nothing of the references. A step k times as long has about kA and k²C, so
 `geometry_loss` is the mean over questions of log(1 + max(0, margin · C − A)): nothing for an update that gains enough,
 else a push towards a shorter step (through C) in a better direction (through A). The logarithm keeps updates that are
 far gone, of several nats, from drowning everything else. H gets no gradient, since a worse state before the update
-would make its gain larger. With a margin of 2 an update of the right direction is asked to stop at its best step,
-which leaves room for questions that were not seen.
+would make its gain larger. With a margin of 2 the loss of an update in the right direction is
+zero only at its best step or before, which leaves room for questions that were not seen.
 
 Shapes: B questions (rows), S positions, D hidden width, V vocabulary.
 """

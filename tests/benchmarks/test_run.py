@@ -40,6 +40,13 @@ def test_the_cpu_row_is_measured_printed_and_written(tmp_path: Path) -> None:
     assert max(huginn.values()) < 1e-4
 
 
+def test_rows_of_a_gpu_run_at_tiny_sizes_anywhere(tmp_path: Path) -> None:
+    rows = "geometry,full,layers"
+    python(FOLDER / "run.py", "--rows", rows, "--device", "cpu", "--quick", "--output", tmp_path / "new.json")
+    names = [row["name"] for row in json.loads((tmp_path / "new.json").read_text(encoding="utf-8"))["rows"]]
+    assert [name for name in names if ":" not in name] == rows.split(",")
+
+
 @pytest.mark.parametrize("record", ["h200", "cpu"])
 def test_the_page_shows_the_record(record: str) -> None:
     machine, table, _ = python("-c", PRINT, FOLDER / f"{record}.json").split("\n\n")

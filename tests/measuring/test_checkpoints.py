@@ -52,7 +52,7 @@ def test_a_stopped_series_goes_on_with_the_same_command(series, trained, tmp_pat
     capsys.readouterr()
     assert exit_code(command(f"{broken}/step-*", output)) == 0
     said = capsys.readouterr()
-    assert said.err.count("is finished: nothing to measure") == 2
+    assert said.err.count("is finished: opened as it is, nothing measured") == 2
     assert "model 3 of 3" in said.err
 
 

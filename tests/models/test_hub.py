@@ -8,8 +8,15 @@ import sys
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.checkpoint import CONFIG, INDEX, TOKENIZER, WEIGHTS
-from loopscope.models.hub import HubRepository
+from loopscope.models.checkpoint import (
+    CONFIG,
+    INDEX,
+    TOKENIZER,
+    WEIGHTS,
+    fetch_description,
+    fetch_tokenizer,
+    fetch_weights,
+)
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPO = "maker/looped"
@@ -36,9 +43,16 @@ def sharded(local_hub):
     return local_hub
 
 
+def fetched(repo=REPO, revision=None, *, offline=None):
+    """The folder of a whole checkpoint."""
+    folder = fetch_description(repo, revision, offline=offline)
+    fetch_weights(repo, folder, offline=offline)
+    return folder
+
+
 def complaint(*arguments, **keywords):
     with pytest.raises(LoopscopeError) as caught:
-        HubRepository(*arguments, **keywords).fetch_weights()
+        fetched(*arguments, **keywords)
     message = str(caught.value)
     assert "\n" not in message
     assert arguments[0] in message
@@ -46,30 +60,28 @@ def complaint(*arguments, **keywords):
 
 
 def test_fetches_the_shards_that_the_index_names(sharded):
-    folder = HubRepository(REPO).fetch_weights()
+    folder = fetched()
     assert sorted(path.name for path in folder.iterdir()) == sorted([CONFIG, INDEX, *SHARDS])
 
 
 def test_tokenizer_moves_no_weights(single):
     single.files[REPO]["tokenizer_config.json"] = b"{}"
-    folder = HubRepository(REPO).fetch_tokenizer()
+    folder = fetch_tokenizer(REPO, None, offline=None)
     assert sorted(path.name for path in folder.iterdir()) == [CONFIG, TOKENIZER, "tokenizer_config.json"]
 
 
 @pytest.mark.parametrize("revision", [None, "main", "v1/x", COMMIT])
 def test_every_way_to_name_a_revision_ends_at_the_commit(single, revision):
-    repository = HubRepository(REPO, revision)
-    assert repository.fetch_weights().name == COMMIT
-    assert repository.revision == COMMIT
+    assert fetched(revision=revision).name == COMMIT
 
 
 @pytest.mark.parametrize("revision", [None, "v1/x", COMMIT])
 def test_cached_model_loads_offline(single, revision):
-    HubRepository(REPO, revision).fetch_weights()
+    fetched(revision=revision)
     single.requests.clear()
-    repository = HubRepository(REPO, revision, offline=True)
-    assert (repository.fetch_weights() / WEIGHTS).read_bytes() == b"weights"
-    assert repository.revision == COMMIT
+    folder = fetched(revision=revision, offline=True)
+    assert (folder / WEIGHTS).read_bytes() == b"weights"
+    assert folder.name == COMMIT
     assert single.requests == []
 
 
@@ -90,13 +102,13 @@ def test_pickled_weights_only(single):
 def test_shard_name_that_leaves_the_folder_is_never_asked_for(sharded):
     sharded.files[REPO][INDEX] = json.dumps({"weight_map": {"a": "../../x.safetensors"}}).encode()
     with pytest.raises(LoopscopeError, match="not a file in its folder"):
-        HubRepository(REPO).fetch_weights()
+        fetched()
     assert not any("x.safetensors" in request for request in sharded.requests)
 
 
 def test_environment_is_honoured(single, tmp_path):
     """HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE, in a process of their own because they are read once."""
-    code = f"from loopscope.models.hub import HubRepository as R; print(R({REPO!r}).fetch_weights())"
+    code = f"from loopscope.models.checkpoint import *; print(fetch_tokenizer({REPO!r}, None, offline=None))"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     env = clean | {"HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "hf_secret", "HF_ENDPOINT": single.endpoint}
 
@@ -121,18 +133,17 @@ def test_environment_is_honoured(single, tmp_path):
         (lambda hub: hub.gated.add(REPO), None, "ask for access"),
         (lambda hub: hub.branches.clear(), "no-such-branch", "give a branch, a tag"),
         (lambda hub: setattr(hub, "broken", True), None, "check network"),
-        (lambda hub: None, "a/../b", "is not a revision"),
     ],
 )
 def test_what_the_hub_refuses_is_one_line_with_a_remedy(single, change, revision, remedy):
     change(single)
     with pytest.raises(LoopscopeError, match=remedy) as caught:
-        HubRepository(REPO, revision).fetch_weights()
+        fetched(revision=revision)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../b", "a/b/c", "a/b c"])
 def test_a_name_that_the_hub_cannot_have_is_never_asked_for(local_hub, name):
     with pytest.raises(LoopscopeError, match="not a hub name"):
-        HubRepository(name).fetch_weights()
+        fetched(name)
     assert local_hub.requests == []

@@ -80,7 +80,7 @@ def test_published_checkpoint_runs_in_bfloat16_unless_told_otherwise(tiny, local
     [
         ("nanbeige", "Nanbeige/Nanbeige4.2-3B", "nanbeige4.2-3b", ""),
         ("hrm_text", "sapientinc/HRM-Text-1B", "hrm-text-1b", "attention=causal"),
-        ("loopus", "Thrillcrazyer/Qwen3_1.7B_LoopUS", "qwen3_1.7b_loopus", "exit=none"),
+        ("loopus", "Thrillcrazyer/Qwen3_1.7B_LoopUS", "qwen3_1.7b_loopus", ""),
         ("loopformer", "armenjeddi/LoopFormer-3block-8iterations", "loopformer-3block-8iterations", "budget=4"),
         ("parcae", "SandyResearch/parcae-140m", "parcae-140m", "initial_state=official"),
     ],

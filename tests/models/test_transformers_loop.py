@@ -13,7 +13,7 @@ import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
-from loopscope.models.identity import model_identity
+from loopscope.models.in_memory import model_identity
 
 transformers = pytest.importorskip("transformers")
 
@@ -93,7 +93,7 @@ def test_every_architecture_agrees_with_layers_repeated_by_hand(kind):
         states = looped.states(batch, range(LOOPS + 1))
         for depth in range(LOOPS + 1):
             deep = repeated(model, looped_order(depth))
-            found = looped.readout(states[depth], context=looped.embed(batch))
+            found = looped.readout(states[depth])
             for index, row in enumerate(ROWS):
                 expected = deep(input_ids=torch.tensor([row]), use_cache=False).logits[0]
                 scale = float(expected.abs().max())
@@ -107,7 +107,7 @@ def test_derivatives_through_every_architecture_in_float64(kind):
     with torch.no_grad():
         walk = ls.Walk.of(looped, batch).to(1)
         before, after = walk.state, walk.advance()
-    readout = looped.body_and_head(torch.float64, walk.context)
+    readout = looped.body_and_head(torch.float64)
     paths = [
         ls.nonlinear_path_from_states(
             readout, before, after, [3, 4, 5], POSITIONS, examples=[0, 0, 1], dtype=torch.float64, impl=impl

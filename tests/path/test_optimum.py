@@ -45,7 +45,13 @@ SHAPES = {
 @pytest.mark.parametrize("tolerance", [1e-12, 1e-3, 0.3])
 def test_every_bracket_closes_on_its_root_in_the_promised_rounds(shape, tolerance):
     function = SHAPES[shape]
-    found, spent = shrink("f", function, whole(function, ROOTS.size), tolerance, lambda f: f > 0)
+    rounds = []
+
+    def counted(alpha, rows):
+        rounds.append(alpha)
+        return function(alpha, rows)
+
+    found = shrink("f", counted, whole(function, ROOTS.size), tolerance, lambda f: f > 0)
     assert (found.upper - found.lower <= tolerance).all()
     # The ninth power underflows to zero around its root.
     reach = 1e-12 if shape != "flat" else 1e-33
@@ -55,14 +61,13 @@ def test_every_bracket_closes_on_its_root_in_the_promised_rounds(shape, toleranc
     assert np.array_equal(found.at_upper, function(found.upper, found.rows))
     assert (found.at_lower > 0).all()
     assert (found.at_upper <= 0).all()
-    assert (spent <= np.ceil(np.log2(1 / tolerance)) + 1).all()
-    assert (spent >= 1).all()
+    assert 1 <= len(rounds) <= np.ceil(np.log2(1 / tolerance)) + 1
 
 
 @pytest.mark.parametrize(("above", "end"), [(lambda f: f > 0, 0.25), (lambda f: f >= 0, 0.75)], ids=["first", "last"])
 def test_a_stretch_of_zeros_is_closed_on_from_the_side_that_counts(above, end):
     function = lambda a, rows: np.where(a < 0.25, 0.25 - a, np.where(a > 0.75, 0.75 - a, 0.0))  # noqa: E731
-    found, _ = shrink("f", function, whole(function, 1), 1e-12, above)
+    found = shrink("f", function, whole(function, 1), 1e-12, above)
     assert found.lower[0] == pytest.approx(end, abs=1.1e-12)
     assert found.upper[0] == pytest.approx(end, abs=1.1e-12)
 
@@ -123,7 +128,6 @@ def test_endpoints_are_decided_by_two_slopes():
     assert np.array_equal(found.upper, found.alpha)
     assert found.slope_lower.tolist() == [-1.0, 0.0, 0.0, 2.0, 1e-300]
     assert np.array_equal(found.slope_lower, found.slope_upper)
-    assert found.evaluations.tolist() == [2, 2, 2, 2, 2]
 
 
 def test_optima_of_softmax_paths_agree_with_bisection(concave_paths):
@@ -140,8 +144,6 @@ def test_optima_of_softmax_paths_agree_with_bisection(concave_paths):
     assert np.array_equal(found.slope_upper, concave_paths.at(found.upper, 1))
     assert (found.lower <= found.alpha).all()
     assert (found.alpha <= found.upper).all()
-    assert found.evaluations.max() <= 2 + 41
-    assert np.median(found.evaluations[interior]) <= 16
 
 
 def test_an_optimum_agrees_with_forty_digits():
@@ -193,17 +195,6 @@ def test_the_best_value_of_every_path_is_found(paths, rounding):
     assert np.array_equal(found.value, paths.at(found.alpha))
     clear = np.abs(found.alpha - best) < 1e-6
     assert clear.mean() > 0.99
-
-
-def test_the_ceiling_is_a_bound_when_curvature_is_bounded(paths, rounding):
-    _, value = paths.maximisers
-    found = search(paths, locations=17, curvature_bound=paths.bound_of(2))
-    assert (value <= found.ceiling + rounding * (1 + np.abs(value))).all()
-    assert (paths.dense_samples(0).max(axis=1) <= found.ceiling + rounding * (1 + np.abs(value))).all()
-    assert (found.ceiling >= found.value).all()
-    assert np.array_equal(found.curvature, paths.bound_of(2))
-    closer = search(paths, locations=65, curvature_bound=paths.bound_of(2))
-    assert (closer.ceiling - closer.value).mean() < 0.2 * (found.ceiling - found.value).mean()
 
 
 def test_the_prediction_is_a_candidate_and_regret_is_never_negative(paths):

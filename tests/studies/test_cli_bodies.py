@@ -76,7 +76,7 @@ def test_unknown_formats_are_the_users_mistake(run, tmp_path):
 def test_figures_are_written_into_a_new_folder(run, tmp_path, capsys):
     figures([run], str(tmp_path / "new"), format="svg")
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    assert {path.stem for path in written} == set(FIGURES) - {"fitted-scale"}
+    assert {path.stem for path in written} == set(FIGURES) - {"families", "fitted-scale"}
     assert all(path.with_suffix(".json").exists() for path in written)
 
 

@@ -75,8 +75,8 @@ def test_runs_without_a_step_are_named_with_the_remedy(series, synthetic, tmp_pa
     assert any("without a training step: unknown (name the model's folder step-1000" in note for note in both.notes)
     nothing = table("training", alone, QUICK)
     assert nothing.rows == ()
-    assert "no run tells its training step" in nothing.notes[-1]
-    assert "no run tells its training step" in figure("training", alone, QUICK).caption
+    assert "no run has a training step" in nothing.notes[-1]
+    assert "no run has a training step" in figure("training", alone, QUICK).caption
 
 
 def test_two_trainings_are_two(series, synthetic, tmp_path):

@@ -47,7 +47,7 @@ def measure(
     *, plan: PlanFlag = False, plan_seconds: PlanSeconds = 5.0, config: ConfigFlag = None, **given: Any
 ) -> None:
     """Measure tasks with a looped model, into a run directory. The same command resumes."""
-    from loopscope.api import configurations, measure_config
+    from loopscope.api import configurations, measure_config, notify
     from loopscope.measuring.run import this_launch
 
     configured = configurations({name: value for name, value in given.items() if value is not None})
@@ -68,11 +68,6 @@ def measure(
         if not run.manifest.transitions:
             following = f"loopscope figures {where} --name depth-curves"
         print(f"{run.summary()}\n{where}. Next: {following}")
-
-
-def notify(line: str) -> None:
-    """A line on stderr."""
-    print(f"loopscope: {line}", file=sys.stderr)
 
 
 def check(
@@ -115,6 +110,7 @@ def reproduce(
     **given: Any,
 ) -> None:
     """The paper in one command: every run, then tables, figures, the comparison and the page."""
+    from loopscope.api import notify
     from loopscope.errors import text
     from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
     from loopscope.reproduction.reproduce import Reproduction, plan_of_all, plan_of_run

@@ -1,7 +1,7 @@
 """`MeasureConfig`: every setting of `measure`, declared once: type, default, help, part in a run's identity.
 
 The keyword arguments of `loopscope.measure`, the flags of `loopscope measure`, `LOOPSCOPE_*` variables, `--config`
-files, the manifest's settings and the check on resume follow from it. A field without a group is no argument: a
+files, the manifest's settings and the check on resume follow from it. A field without a group is not an argument: a
 protocol, `model_args` or the engine sets it.
 """
 
@@ -62,7 +62,7 @@ LongPolicy: TypeAlias = Literal["error", "skip", "truncate-left"]
 WHAT, DATA, MODEL, NUMBERS, EXECUTION = "What to measure", "Data and prompts", "Model", "Numbers", "Execution"
 GROUPS = (WHAT, DATA, MODEL, NUMBERS, EXECUTION)
 PROTOCOL, MODEL_ARGS = "protocol", "model_args"
-"""Groups of what is no argument of its own: what stands behind a protocol's name, or in `model_args`."""
+"""Groups of what is not an argument: what stands behind a protocol's name, or in `model_args`."""
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "loopscope": {"batch_size": "auto", "interpolate": True},
     "paper": {"batch_size": "paper", "dtype": "bfloat16"},
@@ -93,7 +93,7 @@ def declare(
     Args:
         default: its value where it is left out; `...` where it may not be.
         help: what it is, in one line.
-        group: under which heading the command line lists it; None for what is no argument.
+        group: under which heading the command line lists it; None for what is not an argument.
         metavar: how the command line writes its value.
         identity: whether it is part of a run's identity by itself: the manifest's field of its name, or one of its
             `settings`. By default all are but those of the group `EXECUTION`.
@@ -367,7 +367,7 @@ class MeasureConfig(BaseModel):
             )
 
     def _step_in_names(self) -> int | None:
-        """The training step that the model's name tells, or an argument of what makes it."""
+        """The training step in the model's name, or in an argument of the function that makes it."""
         names = (name for name in (self.model, *self.model_args.values()) if isinstance(name, str | PathLike))
         steps = (step_in(fspath(name)) for name in names)
         return next((step for step in steps if step is not None), None)

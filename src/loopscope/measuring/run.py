@@ -33,8 +33,7 @@ from loopscope.measuring.config import MeasureConfig, refuse_other_settings
 from loopscope.measuring.producers import Tables
 from loopscope.measuring.progress import Progress, Style
 from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch, ModelFacts
-from loopscope.models.chat_template import ChatTemplate
-from loopscope.models.tokenizer import Tokenizer
+from loopscope.models.tokenizer import ChatTemplate, Tokenizer
 from loopscope.store.files import RunLock, code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo, WorkUnit
 from loopscope.store.run import RunLayout, StoredRun, is_run, write_vocabulary
@@ -357,7 +356,8 @@ def run_pending(
     for line in writer.discarded:
         notify(f"{writer.path}: {line}; measuring it again")
     if writer.status == "finished":
-        notify(f"{writer.path} is finished: nothing to measure")
+        again = f"{setting('overwrite', True)} measures again"
+        notify(f"{writer.path} is finished: opened as it is, nothing measured ({again})")
     elif done:
         notify(f"{writer.path}: resuming, {done} of {total} questions are there")
 

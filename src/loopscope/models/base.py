@@ -109,9 +109,6 @@ class LoopedModule(nn.Module):
         """The dtype of a parameter in a model of `dtype`; some parts are never rounded to 16 bits."""
         return dtype
 
-    def fill_buffers(self) -> None:
-        """Fills the buffers that a checkpoint would bring, where there is none."""
-
     def tie(self) -> None:
         """Makes tied parameters one parameter again after a checkpoint was assigned."""
         for name, source in self.tied.items():

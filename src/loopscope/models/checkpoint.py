@@ -1,6 +1,8 @@
-"""A checkpoint folder: its config.json and its safetensors files, in one file or in shards with an index.
+"""A checkpoint: config.json and safetensors files, in a folder or on the Hugging Face hub at one commit.
 
-The safetensors library checks headers against the files. Nothing else is read: pickles can run code.
+`huggingface_hub` does the transfer and `safetensors` checks headers against the files. Configuration and index come
+first, then the weights that they name: a model that loopscope cannot run is refused before gigabytes travel. Nothing
+but JSON and safetensors is fetched or read: pickles can run code.
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ LARGEST_JSON = 100_000_000
 MOST_LOOPS = 1_000_000
 """Trained depth."""
 _SHARD = re.compile(r"\w[\w.-]{0,240}\.safetensors", re.ASCII)
+_TOKENIZER_FILES = (
+    *(CONFIG, TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+    *("tokenizer.model", "spiece.model", "*.tiktoken", "vocab.json", "merges.txt", "tokenizer/*"),
+)
 
 
 class TensorEntry(NamedTuple):
@@ -51,12 +57,11 @@ class TensorEntry(NamedTuple):
 
     def row_blocks(self, names: Sequence[str]) -> list[TensorEntry]:
         """Equal blocks of its rows, each a tensor of its own."""
-        rows = self.shape[0] if self.shape else 0
-        if not rows or rows % len(names):
+        size = self.shape[0] // len(names)
+        if size * len(names) != self.shape[0]:
             raise LoopscopeError(
                 f"{self.path} stores {shown(self.name)} as {list(self.shape)}, not in {len(names)} blocks"
             )
-        size = rows // len(names)
         shape = (size, *self.shape[1:])
         return [self._replace(name=name, shape=shape, first_row=index * size) for index, name in enumerate(names)]
 
@@ -80,28 +85,34 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """The checkpoint in a folder, all headers checked; torch is not imported.
 
     Raises:
-        LoopscopeError: if anything is missing, damaged, contradictory or not safetensors.
+        LoopscopeError: if anything is missing, damaged or not safetensors.
     """
-    config, index, single = read_config(folder), folder / INDEX, folder / WEIGHTS
-    if index.is_file():
-        weight_map = index_shards(index)
-        if single.is_file() and WEIGHTS not in weight_map.values():
-            raise LoopscopeError(f"{folder} holds both {WEIGHTS} and shards: remove the ones that are out of date")
-        tensors = _read_shards(index, weight_map)
-    elif single.exists():
-        tensors = read_header(single)
-    else:
-        raise _no_weights(folder)
-    return Checkpoint(config, tensors, (folder / CONFIG, *sorted({entry.path for entry in tensors.values()})))
+    config = read_config(folder)
+    names = [WEIGHTS]
+    if not (folder / WEIGHTS).exists():
+        if not (folder / INDEX).is_file():
+            pickles = sorted(path.name for path in folder.iterdir() if path.name.endswith(PICKLES))
+            raise no_weights(str(folder), *pickles[:1])
+        names = sorted(set(index_shards(folder / INDEX).values()))
+    tensors: dict[str, TensorEntry] = {}
+    for name in names:
+        tensors |= read_header(folder / name)
+    return Checkpoint(config, tensors, tuple(folder / name for name in (CONFIG, *names)))
+
+
+def no_weights(where: str, pickled: str = "pytorch_model.bin") -> LoopscopeError:
+    """The error for a checkpoint without safetensors; two lines of torch are the remedy for a pickled one."""
+    return LoopscopeError(
+        f"{where} has no {WEIGHTS}; pickled weights are never read, because they can run code: save them as safetensors"
+        f" in that folder: weights = torch.load({pickled!r}, weights_only=True); "
+        f"safetensors.torch.save_file({{name: w.clone() for name, w in weights.items()}}, {WEIGHTS!r})"
+    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The configuration of a checkpoint folder."""
-    if not folder.is_dir():
-        what = "is a file: give the folder it lies in" if folder.exists() else "does not exist"
-        raise LoopscopeError(f"{folder} {what}")
-    if not (folder / CONFIG).is_file():
-        raise LoopscopeError(f"{folder} has no {CONFIG}: it is not a checkpoint in the Hugging Face layout")
+    if not (folder / CONFIG).exists():
+        raise LoopscopeError(f"{folder} has no {CONFIG}: it is not the folder of a checkpoint")
     return read_json_object(folder / CONFIG)
 
 
@@ -113,12 +124,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
         reason = " ".join(str(error).split())
         raise LoopscopeError(f"{path} is not valid JSON ({reason}); download or export it again") from None
     if not isinstance(value, dict):
-        raise LoopscopeError(f"{path} holds no JSON object; download or export it again")
+        raise LoopscopeError(f"{path} does not hold a JSON object; download or export it again")
     return value
 
 
 def stored_names(folder: Path) -> list[str] | None:
-    """The tensors a folder's index or header names; None where only the configuration is there."""
+    """The tensors a folder's header or index names; None where only the configuration is there."""
     if (folder / WEIGHTS).is_file():
         return list(read_header(folder / WEIGHTS))
     return list(index_shards(folder / INDEX)) if (folder / INDEX).is_file() else None
@@ -133,20 +144,6 @@ def index_shards(index: Path) -> dict[str, str]:
         if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
             raise LoopscopeError(f"{index} names the shard {shown(shard)}, which is not a file in its folder; refused")
     return weight_map
-
-
-def _read_shards(index: Path, weight_map: dict[str, str]) -> dict[str, TensorEntry]:
-    tensors: dict[str, TensorEntry] = {}
-    for shard in sorted(set(weight_map.values())):
-        path = index.parent / shard
-        if not path.exists():
-            raise LoopscopeError(f"{index} lists {shard}, which is missing: download it too")
-        found = read_header(path)
-        listed = {name for name, place in weight_map.items() if place == shard}
-        if strange := next(iter(listed ^ found.keys()), None):
-            raise LoopscopeError(f"{index} and {path} do not agree on {shown(strange)}; download or export them again")
-        tensors |= found
-    return tensors
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
@@ -169,31 +166,55 @@ def _opened(path: Path, framework: str) -> Iterator[Any]:
         with safe_open(path, framework=framework) as file:
             yield file
     except (SafetensorError, OSError, ValueError, OverflowError) as error:
-        reason, advice = " ".join(str(error).split())[:160], "download or export it again"
-        with path.open("rb") as start:
-            if start.read(8) == b"version ":
-                reason, advice = "it is a git-lfs pointer", "run `git lfs pull` in its folder"
-        raise LoopscopeError(f"{path} cannot be read as safetensors ({reason}); {advice}") from None
+        reason = " ".join(str(error).split())[:160]
+        raise LoopscopeError(
+            f"{path} cannot be read as safetensors ({reason}); download or export it again, or run `git lfs pull` in a"
+            " cloned folder"
+        ) from None
 
 
-def _no_weights(folder: Path) -> LoopscopeError:
-    names = sorted(path.name for path in folder.iterdir())
-    others = [name for name in names if name.endswith(".safetensors")]
-    pickles = [name for name in names if name.endswith(PICKLES)]
-    if others:
-        advice = f"download {INDEX} too" if "-of-" in others[0] else f"rename the weights' file to {WEIGHTS}"
-        return LoopscopeError(f"{folder} has no {WEIGHTS} (found {others[0]}): {advice}")
-    if pickles:
-        return LoopscopeError(
-            f"{folder} has pickled weights only ({pickles[0]}), which are never read because they can run code; "
-            f"{save_as_safetensors(pickles[0])}"
+def fetch_description(repo_id: str, revision: str | None, *, offline: bool | None) -> Path:
+    """The hub's config.json and, for shards, their index; no weights travel. The folder's name is the commit."""
+    return _fetch(repo_id, revision, [CONFIG, INDEX], offline)
+
+
+def fetch_weights(repo_id: str, description: Path, *, offline: bool | None) -> None:
+    """The weights that belong to a description, into its folder."""
+    index = description / INDEX
+    names = sorted(set(index_shards(index).values())) if index.is_file() else [WEIGHTS]
+    if all((description / name).is_file() for name in names):
+        return
+    _fetch(repo_id, description.name, names, offline)
+    if not (description / names[0]).is_file():
+        raise no_weights(repo_id)
+
+
+def fetch_tokenizer(repo_id: str, revision: str | None, *, offline: bool | None) -> Path:
+    """The folder with the tokenizer's files."""
+    return _fetch(repo_id, revision, _TOKENIZER_FILES, offline)
+
+
+def _fetch(repo_id: str, revision: str | None, patterns: Sequence[str], offline: bool | None) -> Path:
+    """The folder of a commit in the hub's cache, with the files of some patterns as far as the repository has them."""
+    from huggingface_hub import constants, errors, snapshot_download
+
+    place, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
+    only_cached = bool(constants.HF_HUB_OFFLINE) if offline is None else offline
+    remedies: dict[type[Exception], str] = {
+        errors.GatedRepoError: f"it is gated: ask for access at {place}/{repo_id}, then set HF_TOKEN",
+        errors.RevisionNotFoundError: f"no revision {revision!r}: give a branch, a tag or a full commit hash",
+        errors.RepositoryNotFoundError: "no such model that you may read: check the name, or set HF_TOKEN for a "
+        "private one",
+        errors.HFValidationError: "not a hub name: give ORGANISATION/NAME or a local folder",
+        errors.LocalEntryNotFoundError: f"it is not in the cache at {cache} and the hub is out of reach or switched off"
+        " (HF_HUB_OFFLINE): check network and HF_TOKEN, or give a local folder",
+    }
+    try:
+        return Path(
+            snapshot_download(repo_id, revision=revision, allow_patterns=list(patterns), local_files_only=only_cached)
         )
-    return LoopscopeError(f"{folder} has no {WEIGHTS}: the weights are missing")
-
-
-def save_as_safetensors(pickled: str) -> str:
-    """The remedy for a pickled checkpoint: two lines of torch."""
-    return (
-        f"save them as safetensors in that folder: weights = torch.load({pickled!r}, weights_only=True); "
-        f"safetensors.torch.save_file({{name: w.clone() for name, w in weights.items()}}, {WEIGHTS!r})"
-    )
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        remedy = f"cannot be fetched from {place} to {cache} ({reason}): check network, disk and HF_TOKEN and repeat"
+        remedy = next((text for kind, text in remedies.items() if isinstance(error, kind)), remedy)
+        raise LoopscopeError(f"{shown(repo_id)} on the hub: {remedy}") from error

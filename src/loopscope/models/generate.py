@@ -48,13 +48,12 @@ class Sampler:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, given, fits, bounds in (
-            ("temperature", self.temperature, 0 <= self.temperature < float("inf"), "at least 0 and finite"),
-            ("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "at least 1"),
-            ("top_p", self.top_p, self.top_p is None or 0 < self.top_p <= 1, "above 0 and at most 1"),
-        ):
-            if not fits:
-                raise LoopscopeError(f"{name} must be {bounds}, not {given}")
+        if not 0 <= self.temperature < float("inf"):
+            raise LoopscopeError(f"temperature must be at least 0 and finite, not {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise LoopscopeError(f"top_k must be at least 1, not {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise LoopscopeError(f"top_p must be above 0 and at most 1, not {self.top_p}")
 
     def uniforms(self, rows: int, count: int) -> Tensor:
         """[rows, count] float64: what each row will draw with, on the CPU."""
@@ -76,8 +75,8 @@ class Sampler:
             probability[before >= self.top_p] = 0
         reached = probability.cumsum(dim=-1)
         target = uniform_B.to(logits_BV.device)[:, None] * reached[:, -1:]
-        # Zero-probability tails share the last value of `reached`; the target never exceeds it.
-        index = torch.searchsorted(reached, target, right=True).clamp(max=token.shape[-1] - 1)
+        # Tails of probability zero share the last value of `reached`, which the target never exceeds.
+        index = torch.searchsorted(reached, target, right=True)
         kept = (probability > 0).sum(dim=-1, keepdim=True) - 1
         return token.gather(-1, torch.minimum(index, kept))[:, 0]
 

@@ -1,16 +1,25 @@
-"""Models in memory: an object, or a function that makes one, instead of a specification.
+"""Models in memory: an object, or a function that makes one, instead of a specification; and what identifies it.
 
 An object stays its owner's: it is moved where the caller asks, measured in evaluation mode with frozen weights, and
-left as it was found, with its own weights in their own precision.
+left as it was found, with its own weights in their own precision. It is identified by the hash of its state dict, its
+classes with their source, and its configuration. Plain attributes and what functions close over are not identified:
+whoever changes one names another output folder.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import inspect
+import json
+import operator
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,16 +28,18 @@ from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.models.base import LoopedModule
-from loopscope.models.initial_state import InitialState
 from loopscope.models.protocol import LoopedModel
-from loopscope.models.user_models import OBJECT, built, names_code, require_model
+from loopscope.models.user_models import FILE_MODULE, OBJECT, built, names_code, require_model
 
 ModelSpec: TypeAlias = str | os.PathLike[str] | LoopedModel | Callable[..., LoopedModel]
 """What names a model, is one, or makes one."""
+_NOT_SETTINGS = ("_name_or_path", "transformers_version")
+# Their versions are in a run's manifest, with the hash of loopscope's own code.
+_KNOWN_CODE = (sys.stdlib_module_names | {"loopscope", "torch", "numpy"}) - {"__main__"}
 
 
 def is_factory(given: object) -> bool:
-    """Whether something makes a model instead of being one: a function or a class, no module."""
+    """Whether something makes a model instead of being one: a function or a class, not a module."""
     return isinstance(given, type) or (callable(given) and not isinstance(given, nn.Module) and not _steps(given))
 
 
@@ -50,27 +61,27 @@ def spec_of(given: Any) -> str:
 
 def _is_importable(held: Any) -> bool:
     """Whether its module was imported by its name and holds it under its own."""
-    value: Any = sys.modules.get(held.__module__)
-    if held.__module__ == "__main__" or getattr(value, "__spec__", None) is None:
+    spec = getattr(sys.modules.get(held.__module__), "__spec__", None)
+    if held.__module__ == "__main__" or spec is None or spec.name != held.__module__:
         return False
-    if value.__spec__.name != held.__module__ or held.__module__.startswith("loopscope_code_"):
+    try:
+        found = operator.attrgetter(held.__qualname__)(sys.modules[held.__module__])
+    except AttributeError:
         return False
-    for part in held.__qualname__.split("."):
-        value = getattr(value, part, None)
-    return value is held
+    return found is held and not held.__module__.startswith(FILE_MODULE)
 
 
 def taken(given: Any, args: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None) -> LoopedModel:
     """The object itself, where it is wanted, or what a function makes."""
-    spec = spec_of(given)
+    name = spec_of(given).removeprefix(OBJECT)
     if not callable(given) and not _steps(given):
         kind = type(given).__name__
         raise LoopscopeError(
             f"{setting('model')} takes a name, a model or a function that makes one, not {shown(given)} (a {kind})"
         )
     if is_factory(given):
-        return built(given, spec.removeprefix(OBJECT), args, device, dtype)
-    model = require_model(given, spec.removeprefix(OBJECT))
+        return built(given, name, args, device, dtype)
+    model = require_model(given, name)
     if args:
         raise LoopscopeError(f"{setting('model_args')} is for what makes a model: {model.name} is one already")
     if (model.device, model.dtype) != (device, dtype or model.dtype):
@@ -95,7 +106,7 @@ def borrowed(given: object) -> Iterator[None]:
         with evaluating(given):
             yield
     finally:
-        if isinstance(drawn, InitialState):
+        if drawn is not None:
             given.initial_state = drawn  # type: ignore[attr-defined]
         if any(_is_moved(place.get(name), value) for place, name, _, value in held):
             # A cast back would keep the rounding of the cast before it.
@@ -104,6 +115,10 @@ def borrowed(given: object) -> Iterator[None]:
                 place[name] = tensor
             if isinstance(given, LoopedModule) and given.prepared:
                 given.prepare()
+
+
+def _is_moved(now: Tensor | None, before: Tensor) -> bool:
+    return now is not None and (now.dtype, now.device) != (before.dtype, before.device)
 
 
 @contextmanager
@@ -117,8 +132,9 @@ def evaluating(given: object) -> Iterator[None]:
     weights = [weight for module in modules for weight in module._parameters.values() if weight is not None]
     trained = [weight for weight in weights if weight.requires_grad]
     values = [(held, held.clone()) for module in modules for held in module._buffers.values() if held is not None]
-    devices = {weight.device for weight in weights if weight.device.type == "cuda"}
-    with _random_streams(sorted(devices, key=str)):
+    devices = sorted({weight.device for weight in weights if weight.is_cuda}, key=str)
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices):
         try:
             for module in training:
                 module.training = False
@@ -134,19 +150,107 @@ def evaluating(given: object) -> Iterator[None]:
                 for held, value in values:
                     if not torch.equal(held, value):
                         held.copy_(value)
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
 
 
-@contextmanager
-def _random_streams(devices: Sequence[torch.device]) -> Iterator[None]:
-    """The global streams of Python, NumPy and torch are afterwards as they were, on the CPU and on the devices."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+def model_identity(model: object) -> dict[str, str]:
+    """What a manifest says of a model in memory: hashes of its tensors, of its code, of its configuration."""
+    kind, config = type(model), getattr(model, "config", None)
+    sources = [[name, _source(code)] for name, code in sorted(_code(model).items())]
+    found = {"tensors": weights_sha256(model), f"class {kind.__module__}.{kind.__qualname__}": _sha256(sources)}
+    if config is not None:
+        found["config"] = _sha256(_settings(config))
+    return found
+
+
+def _settings(config: Any) -> object:
+    if isinstance(config, dict):
+        return {str(name): _settings(value) for name, value in config.items()}
+    if not hasattr(config, "to_dict"):
+        return repr(config)
+    return {name: value for name, value in config.to_dict().items() if name not in _NOT_SETTINGS}
+
+
+def _sha256(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def weights_sha256(model: object) -> str:
+    """SHA-256 over name, dtype, shape and bytes of the tensors of the state dict, or among an object's attributes.
+
+    Tensors that share memory count once.
+
+    Raises:
+        LoopscopeError: for a tensor without readable bytes, such as one on the meta device.
+    """
+    digest, seen = hashlib.sha256(), set()
+    for name, tensor in _tensors(model):
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if place in seen and tensor.numel():
+            continue
+        seen.add(place)
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        try:
+            flat = tensor.detach().resolve_conj().reshape(-1).cpu()
+            digest.update(flat.view(torch.uint8).numpy().data)
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            reason = " ".join(str(error).split())
+            raise LoopscopeError(
+                f"the model cannot be identified: the bytes of its tensor {name!r} cannot be read ({reason}); "
+                f"give it ordinary tensors on a real device"
+            ) from error
+    return digest.hexdigest()
+
+
+def _tensors(model: object) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(model, nn.Module):
+        yield from ((name, held) for name, held in model.state_dict().items() if isinstance(held, Tensor))
+        # The tensors that the functions of `wrap` use, which are parameters of no module.
+        yield from ((f"held.{place}", held) for place, held in enumerate(getattr(model, "held_tensors", ())))
+        return
+    for name, held in sorted(getattr(model, "__dict__", {}).items()):
+        if isinstance(held, Tensor):
+            yield name, held
+        elif isinstance(held, nn.Module):
+            yield from ((f"{name}.{key}", tensor) for key, tensor in _tensors(held))
+
+
+def _code(model: object) -> dict[str, Any]:
+    """The classes of a model and of its parts, with their bases, and the functions of `wrap`."""
+    objects = [model, *(model.modules() if isinstance(model, nn.Module) else ())]
+    kinds = {kind for held in objects for kind in type(held).__mro__}
+    found: dict[str, Any] = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds if not _is_known(kind)}
+    for name, function in getattr(model, "functions", {}).items():
+        while isinstance(function, functools.partial):
+            function = function.func
+        bare = getattr(function, "__func__", function)
+        if isinstance(bare, FunctionType) and not _is_known(bare):
+            found[f"function {name}"] = bare
+    return found
+
+
+def own_modules(model: object) -> list[ModuleType]:
+    """The modules of the user's own that the code of a model, or of a function or class that makes one, is in."""
+    held = [model] if isinstance(model, FunctionType) else model.__mro__ if isinstance(model, type) else ()
+    names = {code.__module__ for code in (*held, *_code(model).values()) if is_users_code(code)} - {"__main__", None}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
+
+
+def _is_known(code: type | Callable[..., Any]) -> bool:
+    return (code.__module__ or "").partition(".")[0] in _KNOWN_CODE
+
+
+def is_users_code(code: type | Callable[..., Any]) -> bool:
+    """Whether it is the user's, and not that of an installed package."""
+    file = getattr(sys.modules.get(code.__module__ or ""), "__file__", None) or ""
+    return not _is_known(code) and "site-packages" not in Path(file).parts
+
+
+def _source(code: type | FunctionType) -> Any:
+    """The text; of code without one, typed at a prompt, the bytecode of its functions."""
     try:
-        with torch.random.fork_rng(devices):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-
-
-def _is_moved(now: Tensor | None, before: Tensor) -> bool:
-    return now is not None and (now.dtype, now.device) != (before.dtype, before.device)
+        return inspect.getsource(code)
+    except (OSError, TypeError, IndexError):
+        functions = [code] if isinstance(code, FunctionType) else [*filter(inspect.isfunction, vars(code).values())]
+        return [[held.__qualname__, held.__code__.co_code.hex(), repr(held.__code__.co_names)] for held in functions]

@@ -14,17 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from loopscope.errors import LARGEST_SEED, LoopscopeError, setting, shown, switch, text, whole
-from loopscope.models.checkpoint import open_checkpoint, read_config, stored_names
+from loopscope.models.checkpoint import fetch_description, fetch_weights, open_checkpoint, read_config, stored_names
 from loopscope.models.families import build_model, check_architecture, detect_family
-from loopscope.models.hub import HubRepository
 from loopscope.models.in_memory import ModelSpec, spec_of, taken
 from loopscope.models.registry import RUN_DTYPE, Source, parse_name
-from loopscope.models.user_models import built, load_factory, model_arguments
+from loopscope.models.user_models import built, load_code, load_entry_point, model_arguments, user_models
 from loopscope.models.weights import fill_randomly, load_tensors, main_dtype, match_tensors
 
 if TYPE_CHECKING:
@@ -46,13 +45,13 @@ class ModelCard:
         family: "ouro", "huginn", …
         kind: hub, folder, embedded, random, entry point, code or object.
         location: the hub name, the folder, the entry point or where the code is.
-        revision: the full commit hash, for a hub model.
-        stored_dtype: the dtype of most of the checkpoint's bytes; None without a checkpoint.
         dtype: the dtype it was loaded in.
         device: where it was loaded to.
         parameters: unique parameters.
         trained_depth: the number of loops it was trained for.
         boundary: where the state is taken.
+        revision: the full commit hash, for a hub model.
+        stored_dtype: the dtype of most of the checkpoint's bytes; None without a checkpoint.
         trained_clock: steps after which a step that knows its time leaves what it was trained for; else None.
         random: whether the weights are random.
         seed: the seed of random weights.
@@ -67,13 +66,13 @@ class ModelCard:
     family: str
     kind: str
     location: str
-    revision: str | None
-    stored_dtype: str | None
     dtype: str
     device: str
     parameters: int
     trained_depth: int
     boundary: str
+    revision: str | None = None
+    stored_dtype: str | None = None
     trained_clock: int | None = None
     random: bool = False
     seed: int | None = None
@@ -129,116 +128,107 @@ def load_model(
     place, args = find_device(device), model_arguments(model_args)
     wanted = None if dtype is None else find_dtype(dtype)
     if not isinstance(spec, str | os.PathLike):
-        model = taken(spec, args, place, wanted)
-        named = spec_of(spec)
-        return _with_card(model, named, Source(named, "code", named), kind="object", args=args)
-    spec = text("spec", spec)
-    source = parse_name(spec)
-    if source.is_code:
-        if not allow_code:
-            raise LoopscopeError(f"{shown(spec)} is code, which runs only where you name it: {setting('model', spec)}")
-        model = built(load_factory(source.kind, source.location), source.location, args, place, wanted)
-        return _with_card(model, spec, source, kind=source.kind, args=args)
+        model, named = taken(spec, args, place, wanted), spec_of(spec)
+        return _with_card(model, Source(named, named, "code", named), kind="object", args=args)
+    source = parse_name(text("spec", spec))
+    if not source.is_code:
+        return _from_checkpoint(source, args, place, wanted, offline)
+    if not allow_code:
+        raise LoopscopeError(f"{shown(spec)} is code, which runs only where you name it: {setting('model', spec)}")
+    point = user_models().get(source.location)
+    factory = load_code(source.location) if point is None else load_entry_point(point)
+    return _with_card(built(factory, source.location, args, place, wanted), source, kind=source.kind, args=args)
+
+
+def _from_checkpoint(
+    source: Source, args: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, offline: bool | None
+) -> LoopedModel:
+    """The model of a folder, of the hub, or of a configuration with random weights."""
     chosen = dict(args)
     random, seed = switch("random_weights", chosen.pop("random_weights", False)), chosen.pop("seed", 0)
     whole("seed", seed, -LARGEST_SEED, LARGEST_SEED)
-    if wanted is None and source.published is not None:
-        wanted = find_dtype(RUN_DTYPE)
-    if random:
-        looped, facts = _load_random(source, chosen, place, wanted, offline, seed)
-    else:
-        looped, facts = _load_checkpoint(source, chosen, place, wanted, offline)
-    listed = ",".join(f"{key}={value}" for key, value in chosen.items())
-    looped.name = source.name + (f":{listed}" if listed else "") + (" (random weights)" if random else "")
-    looped.is_random = random  # type: ignore[assignment]
-    return _with_card(looped, spec, source, args=args, **facts)
-
-
-_Loaded: TypeAlias = tuple["LoopedModule", dict[str, Any]]
-"""A model, and what its card says of where it came from."""
-
-
-def _load_checkpoint(
-    source: Source, chosen: dict[str, Any], device: torch.device, dtype: torch.dtype | None, offline: bool | None
-) -> _Loaded:
-    folder, commit = _located(source, chosen, offline)
-    with _naming(source.name if source.kind == "embedded" else folder):
-        checkpoint = open_checkpoint(folder)
-        if _needs_transformers(checkpoint.config, chosen):
-            stored = main_dtype(checkpoint.tensors.values())
-            model = _loop_with_transformers(folder, chosen, device, dtype or stored)
+    dtype = find_dtype(RUN_DTYPE) if dtype is None and source.published is not None else dtype
+    with _naming(source.name if source.kind == "embedded" else source.location):
+        if random:
+            model, facts = _drawn(source, chosen, device, dtype, offline, seed)
         else:
-            family = _family(source, chosen, checkpoint.config, list(checkpoint.tensors))
-            model = build_model(family, checkpoint.config, checkpoint.tensors, chosen)
-            matched = match_tensors(model, checkpoint.tensors)
-            stored = main_dtype(matched.values())
-            load_tensors(model, matched, device, dtype or stored)
-            model.prepare()
-    facts = {"kind": source.kind, "revision": commit, "stored_dtype": _dtype_name(stored), "files": checkpoint.files}
-    return model, facts
+            model, facts = _stored(source, chosen, device, dtype, offline)
+    model.prepare()
+    listed = ",".join(f"{key}={value}" for key, value in chosen.items())
+    model.name = source.name + (f":{listed}" if listed else "") + (" (random weights)" if random else "")
+    model.is_random = random  # type: ignore[assignment]
+    return _with_card(model, source, args=args, **facts)
 
 
-def _load_random(
+def _stored(
+    source: Source, chosen: dict[str, Any], device: torch.device, dtype: torch.dtype | None, offline: bool | None
+) -> tuple[LoopedModule, dict[str, Any]]:
+    """A model with its weights, and what its card says of where they are from."""
+    folder, revision = _located(source, offline)
+    if source.kind == "hub":
+        # What cannot be run is refused before gigabytes travel.
+        config = read_config(folder)
+        if "loop" not in chosen:
+            check_architecture(config)
+        elif not _needs_transformers(config, chosen):
+            build_model("loop", config, None, chosen)
+        fetch_weights(source.location, folder, offline=offline)
+    checkpoint = open_checkpoint(folder)
+    if _needs_transformers(checkpoint.config, chosen):
+        stored = main_dtype(checkpoint.tensors.values())
+        model = _loop_with_transformers(folder, chosen, device, dtype or stored)
+    else:
+        family = "loop" if "loop" in chosen else detect_family(checkpoint.config, checkpoint.tensors)
+        model = build_model(family, checkpoint.config, checkpoint.tensors, chosen)
+        matched = match_tensors(model, checkpoint.tensors)
+        stored = main_dtype(matched.values())
+        load_tensors(model, matched, device, dtype or stored)
+    facts = {"kind": source.kind, "revision": revision, "files": checkpoint.files}
+    return model, facts | {"stored_dtype": _dtype_name(stored)}
+
+
+def _drawn(
     source: Source,
     chosen: dict[str, Any],
     device: torch.device,
     dtype: torch.dtype | None,
     offline: bool | None,
     seed: int,
-) -> _Loaded:
-    revision = names = None
-    config: Mapping[str, Any] = source.published.config if source.published is not None else {}
-    if source.published is not None and not config:
-        raise LoopscopeError(f"the sizes of {source.name} are not known here: load it without random weights")
-    with _naming(source.location):
-        if source.published is None:
-            folder, revision = _located(source, chosen, offline, weights=False)
-            config, names = read_config(folder), stored_names(folder)
-        model = build_model(_family(source, chosen, config, names), config, names, chosen)
+) -> tuple[LoopedModule, dict[str, Any]]:
+    """A model with random weights, of a configuration alone."""
+    published, revision, names = source.published, None, None
+    if published is not None:
+        config, family = published.config, published.family
+        if not config:
+            raise LoopscopeError("its sizes are not known here: load it without random weights")
+    else:
+        folder, revision = _located(source, offline)
+        config, names = read_config(folder), stored_names(folder)
+        family = "loop" if "loop" in chosen else detect_family(config, names)
+    model = build_model(family, config, names, chosen)
     stated = config.get("dtype") or config.get("torch_dtype")
     fill_randomly(model, device, dtype or (find_dtype(stated) if isinstance(stated, str) else torch.float32), seed)
-    model.prepare()
-    return model, {"kind": "random", "revision": revision, "random": True, "seed": seed}
+    return model, {"kind": "random", "random": True, "seed": seed, "revision": revision}
 
 
-def _located(
-    source: Source, chosen: dict[str, Any], offline: bool | None, *, weights: bool = True
-) -> tuple[Path, str | None]:
-    """The folder and, of a hub model, its commit; what cannot be run is refused before gigabytes travel."""
+def _located(source: Source, offline: bool | None) -> tuple[Path, str | None]:
+    """The folder of the configuration and, of a hub model, its commit."""
     if source.kind != "hub":
         return Path(source.location), None
-    repository = HubRepository(source.location, source.revision, offline=offline)
-    folder = repository.fetch_description()
-    if weights:
-        with _naming(repository.repo_id):
-            config = read_config(folder)
-            if "loop" not in chosen:
-                check_architecture(config)
-            elif not _needs_transformers(config, chosen):
-                build_model("loop", config, None, chosen)
-        folder = repository.fetch_weights()
-    return folder, repository.revision
+    folder = fetch_description(source.location, source.revision, offline=offline)
+    return folder, folder.name
 
 
-def _family(source: Source, chosen: dict[str, Any], config: Mapping[str, Any], names: list[str] | None) -> str:
-    if "loop" in chosen:
-        return "loop"
-    if names is None and source.published is not None:
-        return source.published.family
-    return detect_family(config, names)
-
-
-def _needs_transformers(config: Mapping[str, Any], chosen: dict[str, Any]) -> bool:
+def _needs_transformers(config: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
     """Whether layers are to be looped of an architecture that is not written here."""
     from loopscope.models.families.layer_loop import ARCHITECTURES
 
-    architectures = config.get("architectures")
-    named = architectures[0] if isinstance(architectures, list) and architectures else None
+    named = next(iter(config.get("architectures") or ()), None)
     return "loop" in chosen and isinstance(named, str) and named not in ARCHITECTURES
 
 
 def _loop_with_transformers(
-    folder: Path, chosen: dict[str, Any], device: torch.device, dtype: torch.dtype
+    folder: Path, chosen: Mapping[str, Any], device: torch.device, dtype: torch.dtype
 ) -> LoopedModule:
     """Layers of any causal language model of transformers, without code of the checkpoint."""
     import transformers
@@ -269,13 +259,13 @@ def _naming(what: Path | str) -> Iterator[None]:
         raise LoopscopeError(f"{what}: {error}") from None
 
 
-def _with_card(model: LoopedModel, spec: str, source: Source, **facts: Any) -> LoopedModel:
+def _with_card(model: LoopedModel, source: Source, **facts: Any) -> LoopedModel:
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()
     before = getattr(model, "card", None)
     known = before.checkpoint if isinstance(before, ModelCard) else None
-    pinned = f"{source.location}@{source.revision}" if source.kind == "hub" and source.revision else spec
-    card = ModelCard(
-        spec=spec,
+    pinned = f"{source.location}@{source.revision}" if source.kind == "hub" and source.revision else source.spec
+    model.card = ModelCard(  # type: ignore[attr-defined]
+        spec=source.spec,
         name=model.name,
         family=model.family,
         location=source.location,
@@ -286,9 +276,8 @@ def _with_card(model: LoopedModel, spec: str, source: Source, **facts: Any) -> L
         boundary=model.boundary,
         trained_clock=getattr(model, "trained_clock", None),
         checkpoint=known if source.is_code else pinned,
-        **{"revision": None, "stored_dtype": None} | facts,
+        **facts,
     )
-    model.card = card  # type: ignore[attr-defined]
     return model
 
 
@@ -301,17 +290,13 @@ def find_device(device: str | torch.device) -> torch.device:
     counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
     if device == "auto":
         return torch.device(next(kind for kind, count in counts.items() if count))
-    unknown = LoopscopeError(f"there is no device {shown(str(device))} for models: choose cpu, cuda, cuda:1, … or auto")
     # torch knows devices that hold no numbers (meta) or that no model was ever run on.
-    if str(device).partition(":")[0] not in counts:
-        raise unknown
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        raise unknown from None
-    if (found.index or 0) >= counts[found.type]:
-        raise LoopscopeError(f"{found} was chosen but this machine has {counts[found.type]}: choose cpu or auto")
-    return found
+    found = re.fullmatch(r"(cuda|mps|cpu)(?::(\d{1,4}))?", str(device), re.ASCII)
+    if found is None:
+        raise LoopscopeError(f"there is no device {shown(str(device))} for models: choose cpu, cuda, cuda:1, … or auto")
+    if int(found[2] or 0) >= counts[found[1]]:
+        raise LoopscopeError(f"{device} was chosen but this machine has {counts[found[1]]}: choose cpu or auto")
+    return torch.device(device)
 
 
 def find_dtype(dtype: str | torch.dtype) -> torch.dtype:

@@ -93,6 +93,7 @@ class Source:
     """Where a model comes from.
 
     Attributes:
+        spec: what the user wrote.
         name: what the model is called in tables.
         kind: hub, folder, embedded, entry point or code.
         location: the hub name, the folder, the entry point's name, or where the callable is.
@@ -100,6 +101,7 @@ class Source:
         published: the known checkpoint, if it is one.
     """
 
+    spec: str
     name: str
     kind: Kind
     location: str
@@ -146,33 +148,32 @@ def parse_name(name: str) -> Source:
     found = _named(name)
     if found is not None:
         return found
-    base, at, revision = name.rpartition("@")
-    found = _named(base) if at else None
+    base, _, revision = name.rpartition("@")
+    found = _named(base)
     if found is None:
         raise _unknown(name)
     if not revision or found.kind != "hub":
         raise LoopscopeError(f"{shown(name)}: a hub model takes a branch, a tag or a commit after the @, no other does")
-    return replace(found, revision=revision)
+    return replace(found, spec=name, revision=revision)
 
 
 def _named(name: str) -> Source | None:
-    looks_like_path = "/" in name or "\\" in name or name.startswith((".", "~"))
-    if not (looks_like_path and _is_dir(name)):
-        if published := find_published(name):
-            return Source(published.name, "hub", published.repo_id, published.revision, published)
-        if path := embedded_models().get(name.lower()):
-            return Source(path.name, "embedded", str(path))
-        if name in user_models():
-            return Source(name, "entry point", name)
+    is_path = _is_dir(name) and ("/" in name or "\\" in name or name.startswith((".", "~")))
+    if not is_path and (published := find_published(name)):
+        return Source(name, published.name, "hub", published.repo_id, published.revision, published)
+    if not is_path and (path := embedded_models().get(name.lower())):
+        return Source(name, path.name, "embedded", str(path))
+    if not is_path and name in user_models():
+        return Source(name, name, "entry point", name)
     if name and _is_dir(name):
         folder = Path(name).expanduser().resolve()
-        return Source(folder.name, "folder", str(folder))
+        return Source(name, folder.name, "folder", str(folder))
     if os.path.isfile(os.path.expanduser(name)):
         advice = f"name what builds the model, as in {name}:build" if name.endswith(".py") else "give its folder"
         raise LoopscopeError(f"{' '.join(name.split())} is a file: {advice}")
     if names_code(name):
-        return Source(name, "code", name)
-    return Source(name, "hub", name) if _HUB_NAME.fullmatch(name) else None
+        return Source(name, name, "code", name)
+    return Source(name, name, "hub", name) if _HUB_NAME.fullmatch(name) else None
 
 
 def _is_dir(name: str) -> bool:

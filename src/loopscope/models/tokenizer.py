@@ -1,4 +1,4 @@
-"""Text to token ids and back, with what a tokenizer adds around a text on record.
+"""Text to token ids and back, with what a tokenizer adds around a text on record, and its chat template.
 
 The token ids of a `tokenizer.json` are those of that file. Special tokens, chat templates and SentencePiece or tiktoken
 files are read by transformers, without code of the checkpoint. Families differ: Ouro's file adds nothing, ever;
@@ -9,27 +9,62 @@ Huginn's prepends its beginning-of-sequence token when special tokens are asked 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
 from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.limits import check_regular
-from loopscope.models.chat_template import SPECIAL_TOKENS, ChatTemplate
-from loopscope.models.checkpoint import CONFIG, TOKENIZER, read_json_object
-from loopscope.models.hub import HubRepository
+from loopscope.models.checkpoint import CONFIG, TOKENIZER, fetch_tokenizer, read_json_object
 from loopscope.models.registry import parse_name
 from loopscope.models.user_models import load_entry_point, user_tokenizers
 
 _DESCRIPTIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 """Files next to tokenizer.json that transformers reads."""
-_OTHER_FORMATS = ("tokenizer.model", "spiece.model", "tiktoken.model", "vocab.json", "*.tiktoken")
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_NO_CLOCK = "{% set strftime_now = no_clock +%}"
+"""With today's date in it, the same call would give another text tomorrow."""
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A tokenizer's chat template, rendered by transformers: messages to the text that the model was trained on.
+
+    Attributes:
+        source: the Jinja text.
+        special_tokens: the texts of the tokens that it may name, such as `bos_token`.
+        fast: the tokenizer of transformers.
+    """
+
+    source: str
+    special_tokens: Mapping[str, str]
+    fast: Any
+
+    @property
+    def sha256(self) -> str:
+        """The hash of all that decides what is written."""
+        content = [self.source, dict(sorted(self.special_tokens.items()))]
+        return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
+        """The text of a conversation, up to where the model's answer begins."""
+        given: Any = [dict(message) for message in messages]
+        template = _NO_CLOCK + self.source
+        try:
+            return str(
+                self.fast.apply_chat_template(
+                    given, chat_template=template, add_generation_prompt=add_generation_prompt, tokenize=False
+                )
+            )
+        except Exception as error:  # a template is a program, which may raise anything
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise LoopscopeError(f"the chat template refuses this conversation ({reason})") from error
 
 
 @dataclass(frozen=True)
@@ -71,22 +106,15 @@ class Tokenizer:
             # Without a description transformers has nothing to add, and importing it takes longer than a small run.
             described = any((folder / name).is_file() for name in _DESCRIPTIONS)
             fast = _with_transformers(folder, "PreTrainedTokenizerFast") if described else None
-            tokenizer = cls.from_file(folder / TOKENIZER, fast, special)
+            tokenizer = _from_file(folder / TOKENIZER, fast, special)
         else:
-            fast = _converted(folder)
-            tokenizer = _tokenizer(str(folder), fast.backend_tokenizer, fast, special)
+            # For a folder with tokenizer.json AutoTokenizer may build it anew, with other tokens than the file's.
+            fast = _with_transformers(folder, "AutoTokenizer")
+            tokenizer = _tokenizer(str(folder), _backend_of(fast), fast, special)
         stated = config.get("padded_vocab_size", config.get("vocab_size"))
         if isinstance(stated, int):
             tokenizer.check_fits(stated, str(folder))
         return tokenizer
-
-    @classmethod
-    def from_file(cls, path: Path, fast: Any = None, config: Mapping[str, Any] = MappingProxyType({})) -> Tokenizer:
-        """A file in the format of tokenizer.json, by itself or with what describes its special tokens."""
-        check_regular(path, "tokenizer")
-        with _in_one_line(path):
-            backend = Backend.from_file(str(path))
-        return _tokenizer(str(path), backend, fast, config, hashlib.sha256(path.read_bytes()).hexdigest())
 
     def check_fits(self, vocabulary_size: int, name: str) -> None:
         """Refuse a tokenizer that can produce ids the model has no embedding for; a smaller one is padding."""
@@ -103,8 +131,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str], *, special_tokens: bool = False) -> list[list[int]]:
         """The same for many texts, in parallel."""
         with _in_one_line(self.source):
-            encoded = self.backend.encode_batch_fast(list(texts), add_special_tokens=special_tokens)
-            return [found.ids for found in encoded]
+            return [each.ids for each in self.backend.encode_batch_fast(list(texts), add_special_tokens=special_tokens)]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The characters that each token of `encode(text)` covers."""
@@ -113,7 +140,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
         """The text of token ids."""
-        listed = list(ids)  # what is no list of ids stays a TypeError
+        listed = list(ids)  # what is not a list of ids stays a TypeError
         with _in_one_line(self.source):
             return str(self.backend.decode(listed, skip_special_tokens=skip_special_tokens))
 
@@ -133,7 +160,7 @@ def _in_one_line(source: object) -> Iterator[None]:
         yield
     except LoopscopeError:
         raise
-    except BaseException as error:  # panics of the Rust library are no `Exception`
+    except BaseException as error:  # panics of the Rust library are not an `Exception`
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         reason = " ".join(f"{error or type(error).__name__}".split())[:160]
@@ -143,29 +170,33 @@ def _in_one_line(source: object) -> Iterator[None]:
 def _with_transformers(folder: Path, kind: str) -> Any:
     import transformers
 
+    described = folder / "tokenizer_config.json"
+    if kind == "AutoTokenizer" and not (described.is_file() and read_json_object(described).get("tokenizer_class")):
+        # transformers would guess the class of a SentencePiece file, and its guess gives other ids than SentencePiece.
+        raise LoopscopeError(
+            f"{folder} has neither {TOKENIZER} nor a tokenizer_config.json that names a tokenizer_class: download them"
+            f" from the model's own repository, or give {setting('tokenizer')}"
+        )
     with _in_one_line(folder):
         return getattr(transformers, kind).from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
-def _converted(folder: Path) -> Any:
-    """A SentencePiece or tiktoken file as transformers converts it."""
-    found = [path for pattern in _OTHER_FORMATS for path in folder.glob(pattern)]
-    if not found:
+def _backend_of(given: Any) -> Backend:
+    backend = getattr(given, "backend_tokenizer", None)
+    if not isinstance(backend, Backend):
         raise LoopscopeError(
-            f"{folder} has no {TOKENIZER}: download it from the model's own repository, or give {setting('tokenizer')}"
+            f"{type(given).__name__} has no fast version, whose tokens are those of a {TOKENIZER}: "
+            "give token ids (loopscope.Task.from_ids)"
         )
-    described = folder / "tokenizer_config.json"
-    if not described.is_file() or not read_json_object(described).get("tokenizer_class"):
-        # transformers would guess, and its guess gives other ids than SentencePiece.
-        raise LoopscopeError(
-            f"{found[0]} alone does not say how it is used: add a tokenizer_config.json that names its "
-            f'tokenizer_class, such as {{"tokenizer_class": "LlamaTokenizer"}}'
-        )
-    # For a folder with tokenizer.json AutoTokenizer may build it anew for its class, with other tokens than the file's.
-    fast = _with_transformers(folder, "AutoTokenizer")
-    if not isinstance(getattr(fast, "backend_tokenizer", None), Backend):
-        raise _not_fast(fast)
-    return fast
+    return backend
+
+
+def _from_file(path: Path, fast: Any = None, config: Mapping[str, Any] | None = None) -> Tokenizer:
+    """A file in the format of tokenizer.json, by itself or with what describes its special tokens."""
+    check_regular(path, "tokenizer")
+    with _in_one_line(path):
+        backend = Backend.from_file(str(path))
+    return _tokenizer(str(path), backend, fast, config or {}, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def _tokenizer(
@@ -179,19 +210,21 @@ def _tokenizer(
         backend.no_padding()
         size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         bare, around = (backend.encode("a", add_special_tokens=added).ids for added in (False, True))
-    starts = (start for start in range(len(around)) if bare and around[start : start + len(bare)] == bare)
     if getattr(backend.model, "dropout", None):
         raise LoopscopeError(
             f"{source} draws its tokens at random (BPE dropout {backend.model.dropout}): "
             "set dropout to null in tokenizer.json, and every call gives the same ids"
         )
+    starts = (start for start in range(len(around)) if bare and around[start : start + len(bare)] == bare)
 
     def ids(role: str) -> tuple[int, ...]:
         stated = config.get(f"{role}_id")
         found = [getattr(fast, f"{role}_id", None), *(stated if isinstance(stated, list) else [stated])]
         return tuple(dict.fromkeys(number for number in found if type(number) is int))
 
-    named = {role: str(held) for role in SPECIAL_TOKENS if (held := getattr(fast, role, None)) is not None}
+    named = {role: str(held) for role in _ROLES if (held := getattr(fast, role, None)) is not None}
+    chat = getattr(fast, "chat_template", None)
+    chat = chat.get("default") if isinstance(chat, dict) else chat
     return Tokenizer(
         source,
         backend,
@@ -201,31 +234,22 @@ def _tokenizer(
         next(iter(ids("bos_token")), None),
         ids("eos_token"),
         next(iter(ids("pad_token")), None),
-        ChatTemplate.of(getattr(fast, "chat_template", None), named, source),
+        ChatTemplate(chat, named, fast) if chat else None,
     )
 
 
-def from_object(given: Any, name: str = "tokenizer") -> Tokenizer:
+def from_object(given: Any) -> Tokenizer:
     """The tokenizer of an object as it is now: ours, or one of tokenizers or transformers."""
     if isinstance(given, Tokenizer):
         return given
     source = f"the {type(given).__name__} object"
     if isinstance(given, Backend):
         return _tokenizer(source, given, None, {})
-    if isinstance(getattr(given, "backend_tokenizer", None), Backend):
-        return _tokenizer(source, given.backend_tokenizer, given, {})
     if hasattr(given, "convert_ids_to_tokens"):
-        raise _not_fast(given)
+        return _tokenizer(source, _backend_of(given), given, {})
     raise LoopscopeError(
-        f"{setting(name)} takes a name, a folder, or a tokenizer of transformers or tokenizers, "
+        f"{setting('tokenizer')} takes a name, a folder, or a tokenizer of transformers or tokenizers, "
         f"not {shown(given)} (a {type(given).__name__})"
-    )
-
-
-def _not_fast(given: object) -> LoopscopeError:
-    return LoopscopeError(
-        f"{type(given).__name__} has no fast version, whose tokens are those of a {TOKENIZER}: "
-        "give token ids (loopscope.Task.from_ids)"
     )
 
 
@@ -253,30 +277,26 @@ def tokenizer_of(model: Any, given: Any = None) -> Tokenizer:
 
 
 def _named(spec: str, offline: bool | None) -> Tokenizer:
-    if spec.endswith((".json", ".model")) and not os.path.isdir(spec):
+    if spec.endswith(".json") and not os.path.isdir(spec):
         return _from_path(Path(spec))
     source = parse_name(spec)
-    if source.kind == "code":
-        raise LoopscopeError(no_tokenizer(source.name))
-    if source.kind == "entry point":
+    if source.is_code:
         if source.location not in user_tokenizers():
-            raise LoopscopeError(no_tokenizer(f"{source.location} (no entry point in loopscope.tokenizers)"))
+            raise LoopscopeError(no_tokenizer(source.name))
         made = load_entry_point(user_tokenizers()[source.location])()
         return _from_path(Path(made)) if isinstance(made, str | os.PathLike) else from_object(made)
     if source.kind != "hub":
         return Tokenizer.from_folder(Path(source.location))
     elsewhere = None if source.published is None else source.published.tokenizer_repo
     where = (source.location, source.revision) if elsewhere is None else (elsewhere, None)
-    return Tokenizer.from_folder(HubRepository(*where, offline=offline).fetch_tokenizer())
+    return Tokenizer.from_folder(fetch_tokenizer(*where, offline=offline))
 
 
 def _from_path(path: Path) -> Tokenizer:
     """Of a folder, a tokenizer.json with what describes it in its folder, or a file of that format alone."""
     if path.is_dir() or path.name == TOKENIZER:
         return Tokenizer.from_folder(path if path.is_dir() else path.parent)
-    if path.suffix != ".json":
-        raise LoopscopeError(f"{path} is not a tokenizer: give a {TOKENIZER} or a folder that transformers reads")
-    return Tokenizer.from_file(path)
+    return _from_file(path)
 
 
 def no_tokenizer(name: str) -> str:

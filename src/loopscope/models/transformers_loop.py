@@ -4,7 +4,7 @@
     logits_t = head(norm(layers[end+1 …](H_t)))
 
 No architecture is written again. Every part runs through the model's own `forward`, in a copy that shares its weights
-and in which each layer runs or passes its input on, as its `Passage` says: masks, rotary positions, sliding
+and in which each layer runs or passes its input on, as a `Passage` says: masks, rotary positions, sliding
 windows and whatever else the layers of an architecture are given come from that call, and so do the last norm, the
 head and what follows it (softcaps, scales of logits). The user's model is left alone.
 
@@ -14,9 +14,9 @@ Shapes: B rows, S positions, D hidden width, V vocabulary, N selected positions.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ class Passage:
         running: the layers that run; all others pass their input on.
         entering: put in place of the input of the first running layer, or of the last layer's output if none runs.
         after: the layer whose output is read, −1 for the input of the first.
-        hidden: put in place of the head's input; the head runs only then.
+        hidden: put in place of the head's input.
         found: what was read, the head's input where `after` is None.
         tuples: whether each layer returns a tuple, learnt from a pass in which all of them run.
     """
@@ -51,33 +51,24 @@ class Passage:
         self.running, self.entering, self.after, self.hidden = running, entering, after, hidden
         self.found: Any = None
 
+    def at_head(self, _: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A hook: the head reads what was put in place of its input, or one position of it, which costs nothing."""
+        if self.hidden is not None:
+            return (self.hidden,)
+        if self.after is None:
+            self.found = given[0]
+        return (given[0][:1, :1],)
 
-class PassingLayer(nn.Module):
-    """A layer that runs or passes on, as its passage says; without its layer, it can only pass on."""
 
-    def __init__(self, index: int, count: int, layer: nn.Module | None, passage: Passage) -> None:
-        super().__init__()
-        self.index, self.count, self.passage = index, count, passage
-        # What a model reads off its layers while it calls them (attention_type and the like).
-        plain = (str, int, float, bool, type(None))
-        self.facts = {name: value for name, value in vars(layer).items() if isinstance(value, plain)} if layer else {}
-        self.layer = layer
+class PassingLayer:
+    """The `forward` of a layer that runs or passes on, as its passage says."""
 
-    def __getattr__(self, name: str) -> Any:
-        facts = self.__dict__.get("facts", {})
-        if name in facts and name not in ("training",):
-            return facts[name]
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            layer = self._modules.get("layer")
-            if layer is None:
-                raise
-            return getattr(layer, name)
+    def __init__(self, index: int, count: int, forward: Callable[..., Any], passage: Passage) -> None:
+        self.index, self.count, self.forward, self.passage = index, count, forward, passage
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's output, or its input."""
-        state, args, kwargs = (args[0], args[1:], kwargs) if args else (kwargs.pop("hidden_states"), (), kwargs)
+        state, args = (args[0], args[1:]) if args else (kwargs.pop("hidden_states"), ())
         passage, index = self.passage, self.index
         running = passage.running
         if index == 0 and passage.after == -1:
@@ -85,8 +76,7 @@ class PassingLayer(nn.Module):
         if passage.entering is not None and index == running.start:
             state = passage.entering
         if index in running:
-            assert self.layer is not None
-            made = self.layer(state, *args, **kwargs)
+            made = self.forward(state, *args, **kwargs)
             passage.tuples[index] = isinstance(made, tuple)
             state = made[0] if isinstance(made, tuple) else made
         if passage.entering is not None and index == self.count - 1 and running.start == self.count:
@@ -94,45 +84,6 @@ class PassingLayer(nn.Module):
         if index == passage.after:
             passage.found = state
         return (state,) if passage.tuples[index] else state
-
-
-class PassingHead(nn.Module):
-    """The head, which notes its input and runs only where another is put in its place."""
-
-    def __init__(self, head: nn.Module, passage: Passage) -> None:
-        super().__init__()
-        self.inner, self.passage = head, passage
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self._modules["inner"], name)
-
-    def forward(self, hidden: Any) -> Any:
-        """Logits of what was put in place, or a slice of the input."""
-        if self.passage.hidden is not None:
-            return self.inner(self.passage.hidden)
-        if self.passage.after is None:
-            self.passage.found = hidden
-        return hidden[..., :1]
-
-
-class SharedEmbedding(nn.Module):
-    """The embedding of another module, in the dtype asked for; its table is neither copied nor cast."""
-
-    def __init__(self, embedding: nn.Module) -> None:
-        super().__init__()
-        self.__dict__["table"] = embedding
-        self.dtype: torch.dtype | None = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> SharedEmbedding:
-        return SharedEmbedding(self.__dict__["table"])
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Embedded tokens."""
-        found: Tensor = self.__dict__["table"](ids)
-        return found if self.dtype is None else found.to(self.dtype)
 
 
 class _KeepWide(TorchFunctionMode):
@@ -183,7 +134,7 @@ class TransformersLoop(LoopedModule):
         self.eos_ids = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
         self.tokenizer = tokenizer
         self.model = _twin(model)
-        _install(self.model, where, count)
+        _install(self.model, where)
         self._learn()
         self.coda = _coda(self.model, where, end)
         self.prepare()
@@ -197,24 +148,35 @@ class TransformersLoop(LoopedModule):
     @torch.no_grad()
     def _learn(self) -> None:
         """One token through all layers: whether they run one after the other, and what they return."""
-        found = self._pass(self.model, _one_token(self.device), running=range(self.count), after=self.count - 1).found
+        token = Batch.of(torch.zeros(1, 1, dtype=torch.int64, device=self.device))
+        found = self._pass(self.model, self._ids(token), running=range(self.count), after=self.count - 1)
         if sorted(self.model.passage.tuples) != list(range(self.count)) or getattr(found, "ndim", 0) != 3:
             raise LoopscopeError(
                 f"{self.name} does not pass one state [rows, positions, width] from layer to layer; "
                 "loop_layers needs a model that does"
             )
 
-    def _pass(self, model: Any, ids_BS: Tensor, **told: Any) -> _Passed:
-        """One call of a copy's own forward; the passage is idle again afterwards, and holds nothing."""
+    def _pass(self, model: Any, given: Mapping[str, Tensor], **changes: Any) -> Any:
+        """What one call of a copy's own forward read, or else its logits; the passage holds nothing afterwards."""
         passage: Passage = model.passage
-        passage.set(**told)
+        passage.set(**changes)
+        (tokens,) = given.values()
         wide = model.get_output_embeddings().weight.dtype is torch.float64
+        mask = torch.ones(tokens.shape[:2], dtype=torch.int64, device=tokens.device)
         try:
             with _KeepWide() if wide else nullcontext():
-                made = model(input_ids=ids_BS, attention_mask=torch.ones_like(ids_BS), use_cache=False)
-            return _Passed(passage.found, made)
+                made = model(**given, attention_mask=mask, use_cache=False)
+            return passage.found if passage.hidden is None else made.logits
         finally:
             passage.set()
+
+    def _ids(self, batch: Batch) -> dict[str, Tensor]:
+        return {"input_ids": batch.input_ids}
+
+    def _nothing(self, shape: Sequence[int], dtype: torch.dtype | None) -> dict[str, Tensor]:
+        """Embedded tokens for a pass in which something else enters."""
+        wide = (shape[0], shape[1], self.hidden_size)
+        return {"inputs_embeds": torch.zeros(wide, dtype=dtype or self.dtype, device=self.device)}
 
     def embed(self, batch: Batch) -> Context:
         """H_0 is the state before the span: the layers ahead of it run once."""
@@ -222,59 +184,39 @@ class TransformersLoop(LoopedModule):
         batch = batch.to(self.device)
         if batch.initial_state is not None:
             return Context(batch.initial_state.to(self.dtype), batch)
-        state = self._pass(self.model, batch.input_ids, running=range(self.start), after=self.start - 1).found
+        state = self._pass(self.model, self._ids(batch), running=range(self.start), after=self.start - 1)
         return Context(state, batch)
 
     def step(self, state: Tensor, context: Context) -> Tensor:
         """The span once."""
         span = range(self.start, self.end + 1)
-        made = self._pass(self.model, context.batch.input_ids, running=span, entering=state, after=self.end)
-        return made.found  # type: ignore[no-any-return]
+        made: Tensor = self._pass(self.model, self._ids(context.batch), running=span, entering=state, after=self.end)
+        return made
 
-    def readout(
-        self,
-        state: Tensor,
-        positions: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-        context: Context | None = None,
-    ) -> Tensor:
-        """Logits through the layers after the span; without a context, token ids that layers may read are 0."""
-        return self.body_and_head(dtype, context)(state, positions)
+    def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """Logits through the layers after the span."""
+        return self.body_and_head(dtype)(state, positions)
 
-    def body_and_head(self, dtype: torch.dtype | None = None, context: Context | None = None) -> BodyAndHead:
+    def body_and_head(self, dtype: torch.dtype | None = None) -> BodyAndHead:
         """The readout as the layers after the span with the last norm, and the head with what follows it."""
         after = range(self.end + 1, self.count)
 
+        def coda() -> Any:
+            return self.in_dtype(self.coda, dtype)
+
         def body(state: Tensor, positions: Tensor | None) -> Tensor:
-            ids = torch.zeros(state.shape[:2], dtype=torch.int64, device=state.device)
-            ids = ids if context is None else context.batch.input_ids
             entering = state if dtype is None else state.to(dtype)
-            return select(self._pass(self._coda_in(dtype), ids, running=after, entering=entering).found, positions)
+            return select(
+                self._pass(coda(), self._nothing(state.shape, dtype), running=after, entering=entering), positions
+            )
 
         def head(hidden: Tensor) -> Tensor:
             # A row of its own: what follows the head acts on each position by itself.
             row = hidden.unsqueeze(0) if hidden.ndim == 2 else hidden
-            made: Tensor = self._pass(self._coda_in(dtype), _one_token(hidden.device), hidden=row).made.logits
+            made: Tensor = self._pass(coda(), self._nothing((1, 1), dtype), hidden=row)
             return made[0] if hidden.ndim == 2 else made
 
         return BodyAndHead(body, head, self.vocabulary_size)
-
-    def _coda_in(self, dtype: torch.dtype | None) -> Any:
-        coda: Any = self.in_dtype(self.coda, dtype)
-        if coda is not self.coda:
-            coda.get_input_embeddings().dtype = dtype
-        return coda
-
-
-def _one_token(device: torch.device) -> Tensor:
-    return torch.zeros(1, 1, dtype=torch.int64, device=device)
-
-
-class _Passed(NamedTuple):
-    """What was read on the way, and what the model returned."""
-
-    found: Any
-    made: Any
 
 
 def loop_layers(
@@ -341,29 +283,20 @@ def _twin(model: Any) -> Any:
     return twin
 
 
-def _install(twin: Any, where: str, count: int) -> None:
+def _install(twin: Any, where: str) -> None:
     """Every layer and the head of a copy under the control of one passage."""
     twin.passage = Passage()
     layers = twin.get_submodule(where)
-    for index in range(count):
-        layers[index] = PassingLayer(index, count, layers[index], twin.passage)
-    _replace(twin, twin.get_output_embeddings(), lambda head: PassingHead(head, twin.passage))
+    for index, layer in enumerate(layers):
+        layer.forward = PassingLayer(index, len(layers), layer.forward, twin.passage)
+    twin.get_output_embeddings().register_forward_pre_hook(twin.passage.at_head)
 
 
 def _coda(model: Any, where: str, end: int) -> Any:
-    """A second copy, of the same parameters, that cannot do more than a readout: its weights are those of one."""
+    """A second copy, of the same parameters, without those that a readout does not use."""
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     coda = copy.deepcopy(model, memo)
     for layer in coda.get_submodule(where)[: end + 1]:
-        layer.layer = None
-    shared = model.get_input_embeddings()
-    _replace(coda, coda.get_input_embeddings(), lambda _: SharedEmbedding(shared))
+        layer._modules.clear()
+    coda.set_input_embeddings(nn.Identity())
     return coda
-
-
-def _replace(model: nn.Module, old: nn.Module, make: Callable[[nn.Module], nn.Module]) -> None:
-    new = make(old)
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if child is old and module is not new:
-                setattr(module, name, new)

@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from loopscope.models.protocol import LoopedModel
 
 
-MODEL_GROUP = "loopscope.models"
-TOKENIZER_GROUP = "loopscope.tokenizers"
 OBJECT = "object:"
 """What the specification of a model in memory begins with."""
-
+FILE_MODULE = "loopscope_code_"
+"""What the name of a file's module begins with: a name that no other module has, so that mine.py may be torch.py."""
 
 REQUIRED = (
     "family", "name", "hidden_size", "vocabulary_size", "trained_depth", "boundary", "head", "device", "dtype",
@@ -46,12 +45,12 @@ _CODE = re.compile(rf"(.+\.py|{_WORD}(?:\.{_WORD})*):({_WORD}(?:\.{_WORD})*)")
 
 def user_models() -> dict[str, metadata.EntryPoint]:
     """The models that installed packages bring, by name."""
-    return _entry_points(MODEL_GROUP)
+    return _entry_points("loopscope.models")
 
 
 def user_tokenizers() -> dict[str, metadata.EntryPoint]:
     """The tokenizers that installed packages bring, by the model's name."""
-    return _entry_points(TOKENIZER_GROUP)
+    return _entry_points("loopscope.tokenizers")
 
 
 def names_code(spec: str) -> bool:
@@ -61,15 +60,6 @@ def names_code(spec: str) -> bool:
     [True, True, False, False]
     """
     return _CODE.fullmatch(spec) is not None
-
-
-def load_factory(kind: str, location: str) -> Callable[..., Any]:
-    """The callable that an entry point or `mine.py:build` names.
-
-    Raises:
-        LoopscopeError: there is none, or its module cannot be imported.
-    """
-    return load_entry_point(user_models()[location]) if kind == "entry point" else load_code(location)
 
 
 def load_code(spec: str) -> Callable[..., Any]:
@@ -91,8 +81,7 @@ def _file_module(path: Path) -> Any:
     if not path.is_file():
         raise LoopscopeError(f"there is no file {path}: a model in code is FILE.py:FUNCTION")
     path = path.resolve()
-    # A name that no other module has, so that mine.py may be called torch.py.
-    name = f"loopscope_code_{path.stem}"
+    name = FILE_MODULE + path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -124,8 +113,8 @@ def _search_in(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def model_arguments(given: object) -> dict[str, Any]:
-    """What a factory is called with: a mapping, or text as on the command line.
+def model_arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """What a factory is called with: a mapping, or text as on the command line, whose values are JSON or else text.
 
     >>> model_arguments("ckpt=step900,cores=2,tied=true,scale=0.5")
     {'ckpt': 'step900', 'cores': 2, 'tied': True, 'scale': 0.5}
@@ -136,11 +125,11 @@ def model_arguments(given: object) -> dict[str, Any]:
             name, equals, value = (part.strip() for part in entry.partition("="))
             if not equals or not name.isidentifier() or name in found:
                 raise LoopscopeError(f"{setting('model_args', given)}: write NAME=VALUE, each once, between commas")
-            found[name] = parsed_value(value)
+            found[name] = _value(value)
         return found
     if not isinstance(given or {}, Mapping):
         raise LoopscopeError(f"{setting('model_args')} takes names with values, not {shown(given)}")
-    args: dict[str, Any] = dict(given or {})  # type: ignore[call-overload]
+    args = dict(given or {})
     for name, value in args.items():
         try:
             json.dumps({name: value}, allow_nan=False)
@@ -152,15 +141,11 @@ def model_arguments(given: object) -> dict[str, Any]:
     return args
 
 
-def parsed_value(text: str) -> bool | int | float | str:
-    """A value of the command line: true and false, numbers, else the text itself."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if re.fullmatch(r"[+-]?\d+", text, re.ASCII):
-        return int(text)
-    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.ASCII | re.IGNORECASE):
-        return float(text)
-    return text
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false") else text, parse_constant=str)
+    except ValueError:
+        return text
 
 
 def built(

@@ -1,7 +1,7 @@
 """From depth to depth: the one place that calls a model's `step` and `readout`, each with what it asks for.
 
-What a function asks for is read from the names of its parameters, once for each function (`protocol` says which names
-there are). `**kwargs` ask for nothing.
+What a function asks for is read from the names of its parameters (`protocol` says which names there are); `**kwargs`
+ask for nothing.
 
 Where a device runs a loop faster than the host launches it, the step is recorded once and played again (CUDA graphs).
 A loop of a small model is some hundred launches of little work each, and all loops of a batch launch the same ones. The
@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +27,6 @@ from loopscope.kernels.choice import chosen, is_differentiating
 from loopscope.models.batch import Batch
 from loopscope.models.protocol import BodyAndHead, Context, LoopedModel
 
-_ASKED: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
-
 
 def asks(function: Callable[..., Any], name: str) -> bool:
     """Whether a function has a parameter of this name.
@@ -37,22 +34,14 @@ def asks(function: Callable[..., Any], name: str) -> bool:
     >>> asks(lambda state, context, *, depth: state, "depth"), asks(lambda state, context: state, "depth")
     (True, False)
     """
-    if isinstance(function, nn.Module):
-        function = function.forward
-    held = getattr(function, "__func__", function)  # a method is a new object whenever it is looked up
+    method = function.forward if isinstance(function, nn.Module) else function
+    code = getattr(inspect.unwrap(getattr(method, "__func__", method)), "__code__", None)
+    if code is not None:
+        return name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     try:
-        if held not in _ASKED:
-            _ASKED[held] = _parameters(function)
-        return name in _ASKED[held]
-    except TypeError:  # an object that cannot be remembered
-        return name in _parameters(function)
-
-
-def _parameters(function: Callable[..., Any]) -> frozenset[str]:
-    try:
-        return frozenset(inspect.signature(function).parameters)
+        return name in inspect.signature(method).parameters
     except (ValueError, TypeError):  # compiled code without a signature
-        return frozenset()
+        return False
 
 
 class Walk:

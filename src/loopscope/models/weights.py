@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError, shown
 from loopscope.models.checkpoint import TensorEntry
+from loopscope.models.layers.residual import OffsetNorm
 
 if TYPE_CHECKING:
     from loopscope.models.base import LoopedModule
@@ -38,13 +39,13 @@ _EMBEDDING_STD = 0.02
 
 
 def match_tensors(model: LoopedModule, tensors: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
-    """The stored tensor of every parameter and buffer, tied parameters once.
+    """The stored tensor of every parameter, tied parameters once.
 
     Raises:
         LoopscopeError: naming the first missing, unexpected or misshapen tensor, or one of unsupported type.
     """
     tensors = model.arrange(tensors)
-    expected, tied = stored_tensors(model), model.tied
+    expected, tied = dict(model.named_parameters(remove_duplicate=False)), model.tied
     missing = [name for name in expected if name not in tensors and name not in tied]
     if missing:
         raise LoopscopeError(f"the checkpoint lacks {_listed(missing)}: it is incomplete or of another architecture")
@@ -54,10 +55,10 @@ def match_tensors(model: LoopedModule, tensors: Mapping[str, TensorEntry]) -> di
             f"the checkpoint holds {_listed(extra)}, which a {model.family} model of this configuration does not have"
         )
     for name, entry in ((name, tensors[name]) for name in expected if name in tensors):
-        if entry.shape != tuple(expected[name].shape):
+        wanted = list(expected[name].shape)
+        if list(entry.shape) != wanted:
             raise LoopscopeError(
-                f"{name!r} has shape {list(entry.shape)} in the checkpoint but the configuration "
-                f"makes it {list(expected[name].shape)}"
+                f"{name!r} has shape {list(entry.shape)} in the checkpoint but the configuration makes it {wanted}"
             )
         if entry.dtype not in FLOATING_TYPES:
             raise LoopscopeError(
@@ -72,11 +73,6 @@ def match_tensors(model: LoopedModule, tensors: Mapping[str, TensorEntry]) -> di
                 stacklevel=2,
             )
     return {name: tensors[name] for name in expected if name not in tied}
-
-
-def stored_tensors(model: LoopedModule) -> dict[str, Tensor]:
-    """What a checkpoint holds of a model: its parameters, tied ones under each name, and its buffers."""
-    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
 
 
 def _listed(names: list[str]) -> str:
@@ -111,11 +107,12 @@ def fill_randomly(model: LoopedModule, device: torch.device, dtype: torch.dtype,
     """
     embedding_std = getattr(getattr(model, "config", None), "state_std", _EMBEDDING_STD)
     for name, parameter in _allocated(model, device, dtype).items():
-        if isinstance(parameter, nn.Parameter):
-            digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-            generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-            _fill(name, parameter.data, embedding_std, generator)
-    model.fill_buffers()
+        digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+        generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        _fill(name, parameter.data, embedding_std, generator)
+    for module in model.modules():
+        if isinstance(module, OffsetNorm):
+            module.weight.zero_()
 
 
 def _fill(name: str, tensor: Tensor, embedding_std: float, generator: torch.Generator) -> None:
@@ -133,12 +130,12 @@ def _fill(name: str, tensor: Tensor, embedding_std: float, generator: torch.Gene
             tensor[:, : tensor.shape[0]] *= CALM
 
 
-def _allocated(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Gives all that a meta model stores memory of its own on the device, uninitialised; tied parameters once."""
-    tied = model.tied
-    stored = {name: tensor for name, tensor in stored_tensors(model).items() if name not in tied}
-    kinds = {name: model.parameter_dtype(name, dtype) for name in stored}
-    needed = sum(tensor.numel() * kinds[name].itemsize for name, tensor in stored.items())
+def _allocated(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> dict[str, nn.Parameter]:
+    """Gives the parameters of a meta model memory of their own on the device, uninitialised; tied ones once."""
+    named = model.named_parameters(remove_duplicate=False)
+    shapes = {name: weight.shape for name, weight in named if name not in model.tied}
+    dtypes = {name: model.parameter_dtype(name, dtype) for name in shapes}
+    needed = sum(shape.numel() * dtypes[name].itemsize for name, shape in shapes.items())
     too_large = LoopscopeError(
         f"the weights need {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, more than {device} "
         f"has free: choose a smaller dtype or another device"
@@ -147,12 +144,11 @@ def _allocated(model: LoopedModule, device: torch.device, dtype: torch.dtype) ->
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
     if device.type == "cpu" and needed > installed:
         raise too_large
-    placed: dict[str, Tensor] = {}
+    placed: dict[str, nn.Parameter] = {}
     try:
-        for name, tensor in stored.items():
+        for name, shape in shapes.items():
             owner, _, leaf = name.rpartition(".")
-            empty = torch.empty(tensor.shape, dtype=kinds[name], device=device)
-            placed[name] = nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
+            placed[name] = nn.Parameter(torch.empty(shape, dtype=dtypes[name], device=device), requires_grad=False)
             setattr(model.get_submodule(owner), leaf, placed[name])
     except RuntimeError as error:  # torch.OutOfMemoryError on an accelerator, a plain RuntimeError on the CPU
         if "memory" not in str(error):

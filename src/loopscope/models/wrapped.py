@@ -16,8 +16,8 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,21 +28,13 @@ from loopscope.errors import LoopscopeError, text, whole
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import MOST_LOOPS
-from loopscope.models.identity import is_users_code
-from loopscope.models.in_memory import evaluating
-from loopscope.models.load import find_device
+from loopscope.models.in_memory import evaluating, is_users_code
 from loopscope.models.protocol import AffineHead, Context, select
 from loopscope.models.walk import Walk, asks
 from loopscope.user_code import user_code
 
 TRIAL = ((0, 1, 2), (1, 0))
 """Token ids of the batch that a wrapped model is tried with; every vocabulary has them."""
-_KNOWN = {
-    "embed": (),
-    "step": ("context", "injection", "depth", "carry"),
-    "readout": ("positions", "dtype", "context"),
-}
-"""What each function may ask for by the names of its parameters, after the first."""
 
 
 def wrap(
@@ -56,7 +48,6 @@ def wrap(
     boundary: str = LoopedModule.boundary,
     max_positions: int | None = None,
     tokenizer: Any = None,
-    device: str | torch.device | None = None,
 ) -> LoopedModule:
     """A looped model of three functions; sizes are found by trying them on a small batch.
 
@@ -73,7 +64,6 @@ def wrap(
         boundary: one phrase that says where in the model the state is taken.
         max_positions: the longest sequence, if there is a limit.
         tokenizer: its tokenizer, for tasks in text.
-        device: where the functions work; found from the tensors that they hold.
 
     >>> words, turn = torch.nn.Embedding(16, 8), torch.nn.Linear(8, 8)
     >>> model = wrap(
@@ -85,37 +75,20 @@ def wrap(
     if readout is None and head is None:
         raise LoopscopeError("wrap needs readout=, from a state to logits, or head=, the affine map that it is")
     for what, given in (("embed", embed), ("step", step), ("readout", readout)):
-        if given is not None:
-            _require_known(what, given)
+        if given is not None and not callable(given):
+            raise LoopscopeError(f"wrap: {what}= is a {type(given).__name__}; give a function or a module")
     if trained_depth is not None:
         whole("trained_depth", trained_depth, 1, MOST_LOOPS)
     if max_positions is not None:
         whole("max_positions", max_positions, 1, MOST_LOOPS)
-    if head is not None and not isinstance(head, nn.Linear | AffineHead) and getattr(head, "ndim", 0) != 2:
+    head = AffineHead(head) if isinstance(head, Tensor) else head
+    if head is not None and not isinstance(head, nn.Linear | AffineHead):
         raise LoopscopeError("wrap: head= takes an nn.Linear, an AffineHead or a weight [vocabulary, width]")
     model = WrappedModel(embed, step, readout, head)
     model.name, model.boundary, model.max_positions = text("name", name), text("boundary", boundary), max_positions
     model.trained_depth, model.tokenizer = trained_depth, tokenizer  # type: ignore[assignment]
-    model.try_out(None if device is None else find_device(device))
+    model.try_out()
     return model
-
-
-def _require_known(what: str, function: Any) -> None:
-    """Refuses what is not a function, or asks for something that it is not given."""
-    if not callable(function):
-        raise LoopscopeError(f"wrap: {what}= is a {type(function).__name__}; give a function or a module")
-    try:
-        signature = inspect.signature(function)
-    except (ValueError, TypeError):  # compiled code without a signature
-        return
-    try:
-        signature.bind(None, **{name: None for name in _KNOWN[what] if name in signature.parameters})
-    except TypeError as error:
-        known = f", others are found by the names {', '.join(_KNOWN[what])}" if _KNOWN[what] else ""
-        raise LoopscopeError(
-            f"wrap: {what}= {error}: its first parameter gets the {'ids' if what == 'embed' else 'state'}{known}; give "
-            "the others a default"
-        ) from None
 
 
 class WrappedModel(LoopedModule):
@@ -128,30 +101,26 @@ class WrappedModel(LoopedModule):
         embed: Callable[..., Any],
         step: Callable[..., Any],
         readout: Callable[..., Any] | None,
-        head: nn.Linear | AffineHead | Tensor | None,
+        head: nn.Linear | AffineHead | None,
     ) -> None:
         super().__init__()
-        self.functions: dict[str, Callable[..., Any]] = {
-            "embed": embed,
-            "step": step,
-            "readout": readout or self._affine,
-        }
-        self._head = head if isinstance(head, nn.Module) or head is None else _as_head(head)
+        self.functions: dict[str, Any] = {"embed": embed, "step": step, "readout": readout or self._affine}
+        self._head = head
         # Registered, so that moving, freezing and evaluation mode reach the modules that the functions use.
         held = _held_objects([embed, step, readout, head])
         self.used = nn.ModuleList(value for value in held if isinstance(value, nn.Module))
         self.held_tensors = [value for value in held if isinstance(value, Tensor)]
         self._place = (torch.device("cpu"), torch.float32)
-        self._kept: dict[tuple[int, torch.dtype], _Cast] = {}
+        self._kept: dict[tuple[int, torch.dtype], tuple[Tensor, int, Tensor]] = {}
 
-    def try_out(self, device: torch.device | None) -> None:
+    def try_out(self) -> None:
         """Run each function once and note the sizes."""
-        tensors = [*self.parameters(), *self.held_tensors]
-        found = next((t.device for t in tensors), torch.device("cpu")) if device is None else device
-        self._place = found, next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+        for tensor in (*self.held_tensors, *self.parameters()):
+            if tensor.is_floating_point():
+                self._place = tensor.device, tensor.dtype
         batch = Batch.from_rows(TRIAL, source_rows=[0, 1])
         # The functions may be parts of a model in training, which must not notice.
-        with evaluating(self), torch.autocast(found.type, enabled=False), torch.no_grad():
+        with evaluating(self), torch.autocast(self.device.type, enabled=False), torch.no_grad():
             with user_code("wrap: embed= for two rows of token ids", always=True):
                 state = self.embed(batch).state
             _require_like("embed", state, batch.input_ids, "a state for every token, [rows, positions, width]")
@@ -227,17 +196,16 @@ class WrappedModel(LoopedModule):
 
     def _kept_cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """A tensor in another dtype; a frozen weight is cast once and kept while it is the same."""
-        weights = (*self.parameters(), *self.buffers(), *self.held_tensors)
-        if tensor.requires_grad or not any(tensor is weight for weight in weights):
+        if tensor.requires_grad or not isinstance(tensor, nn.Parameter):
             return tensor.to(dtype)
         version = -1 if tensor.is_inference() else tensor._version
-        held = self._kept.get((id(tensor), dtype))
-        if held is None or held.tensor is not tensor or held.version != version:
+        weight, known, cast = self._kept.get((id(tensor), dtype), (None, 0, tensor))
+        if weight is not tensor or known != version:
             # Inside a function transform every result belongs to the transform; what is kept must outlive it.
             with torch._C._DisableFuncTorch(), torch.inference_mode(False):
-                held = _Cast(tensor, version, tensor.detach().to(dtype))
-            self._kept[id(tensor), dtype] = held
-        return held.cast
+                cast = tensor.detach().to(dtype)
+            self._kept[id(tensor), dtype] = tensor, version, cast
+        return cast
 
     def forget_casts(self) -> None:
         """Drops the weights that were kept in another dtype."""
@@ -262,14 +230,6 @@ def _require_like(what: str, made: object, given: Tensor, wanted: str) -> None:
         f"wrap: {what}= gave {found} for {list(given.shape)} on {given.device}; it must give {wanted}, floating-point "
         "numbers on the state's device"
     )
-
-
-class _Cast(NamedTuple):
-    """A weight, its version, and its values in another dtype."""
-
-    tensor: Tensor
-    version: int
-    cast: Tensor
 
 
 class _Casting(TorchFunctionMode):
@@ -305,50 +265,25 @@ def _held_objects(functions: Iterable[object]) -> list[nn.Module | Tensor]:
     waiting = list(functions)
     while waiting:
         value = waiting.pop(0)
-        if id(value) in seen or isinstance(value, type | ModuleType | str | int | float):
+        if id(value) in seen:
             continue
         seen[id(value)] = value
-        if isinstance(value, nn.Module | Tensor):
-            found.append(value)
-        elif isinstance(value, Mapping):
-            waiting += value.values()
-        elif isinstance(value, list | tuple):
-            waiting += value
-        elif isinstance(value, functools.partial):
-            waiting += [value.func, *value.args, *value.keywords.values()]
-        elif isinstance(value, MethodType):
-            waiting += [value.__self__, value.__func__]
-        elif isinstance(value, FunctionType):
-            closed = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
-            waiting += [*closed, value.__defaults__, value.__kwdefaults__, *_used_globals(value)]
-        else:
-            waiting += [held for _, held in sorted(getattr(value, "__dict__", {}).items())]
+        match value:
+            case nn.Module() | Tensor():
+                found.append(value)
+            case Mapping():
+                waiting += value.values()
+            case list() | tuple():
+                waiting += value
+            case functools.partial():
+                waiting += [value.func, value.args, value.keywords]
+            case MethodType():
+                waiting += [value.__self__, value.__func__]
+            case FunctionType() if is_users_code(value):
+                used = inspect.getclosurevars(value)
+                waiting += [used.nonlocals, used.globals, value.__defaults__, value.__kwdefaults__]
+            case type() | ModuleType() | FunctionType():
+                continue
+            case _:
+                waiting += getattr(value, "__dict__", {}).values()
     return found
-
-
-def _is_set(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:  # a variable that was never set
-        return False
-
-
-def _used_globals(function: FunctionType) -> list[object]:
-    """The modules, tensors and functions among the global variables that a function of the user's names."""
-    names: list[str] = []
-    codes = [function.__code__] if is_users_code(function) else []
-    while codes:
-        code = codes.pop()
-        names += code.co_names
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    space = function.__globals__
-    held = [space[name] for name in dict.fromkeys(names) if name in space]
-    return [
-        value
-        for value in held
-        if isinstance(value, nn.Module | Tensor | FunctionType | functools.partial | dict | list | tuple)
-    ]
-
-
-def _as_head(given: AffineHead | Tensor) -> AffineHead:
-    return given if isinstance(given, AffineHead) else AffineHead(given)

@@ -31,7 +31,7 @@ class Interval(NamedTuple):
 
 # An argument of one of these names means the same in every function, and has the same range.
 SCALES = frozenset({"alpha", "predicted", "scale"})
-MAGNITUDES = frozenset({"L_D", "M", "curvature_bound", "deviation", "lipschitz"})
+MAGNITUDES = frozenset({"L_D", "M", "deviation", "lipschitz"})
 
 
 def as_floats(name: str, value: ArrayLike) -> FloatArray:

@@ -67,7 +67,7 @@ def concave_boundary(value: PathFunction, slope: ArrayLike, *, tolerance: float 
     lower = np.where(crosses, 0.0, 1.0)
     upper = np.where(crosses & (slope < 0), 0.0, 1.0)
     whole = Brackets(rows, lower, upper, slope, at_one)
-    found, _ = shrink("value", average_gain, whole, tolerance, lambda average: average >= 0)
+    found = shrink("value", average_gain, whole, tolerance, lambda average: average >= 0)
     return ConcaveBoundary(crossing_estimate(found), found.lower, found.upper)
 
 

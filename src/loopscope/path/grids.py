@@ -85,19 +85,6 @@ def scales_up_to(end: float) -> FloatArray:
     return np.arange(round(end * (GRID_POINTS - 1)) + 1) / (GRID_POINTS - 1)
 
 
-def best_of(scales: ArrayLike, values: ArrayLike) -> GridOptimum:
-    """The best of some increasing scales, which need not end at 1; ties choose the smallest.
-
-    >>> best_of([0.0, 1.0, 2.0], [0.0, 0.25, 0.5])
-    GridOptimum(alpha=2.0, index=2, value=0.5)
-    """
-    scales, values = as_floats("scales", scales), as_floats("values", values)
-    if values.shape[-1:] != scales.shape or (np.diff(scales) <= 0).any():
-        raise LoopscopeError(f"scales must increase, one for each of the {values.shape[-1:]} values of an update")
-    index = values.argmax(axis=-1)
-    return GridOptimum(plain(scales[index]), plain(index), plain(values.max(axis=-1)))
-
-
 def grid_optimum(grid: ArrayLike, values: ArrayLike) -> GridOptimum:
     """α*_A = min argmax of φ over the grid (Eq. grid-optimum); ties choose the smallest scale.
 
@@ -110,7 +97,9 @@ def grid_optimum(grid: ArrayLike, values: ArrayLike) -> GridOptimum:
     GridOptimum(alpha=0.5, index=1, value=0.25)
     """
     grid = partition("grid", grid)
-    return best_of(grid, sampled("values", values, grid))
+    values = sampled("values", values, grid)
+    index = values.argmax(axis=-1)
+    return GridOptimum(plain(grid[index]), plain(index), plain(values.max(axis=-1)))
 
 
 def nearest_action(grid: ArrayLike, scale: ArrayLike) -> GridAction:

@@ -38,8 +38,6 @@ SPLITS = 16
 CAUTION = 1.5
 # Narrower cells are left to the bracketing of φ' = 0.
 NARROWEST = 1e-6
-# Slopes may come from FP32 readouts: a secant within this fraction of them refutes no curvature bound.
-ROUNDING = 1e-6
 
 
 class Brackets(NamedTuple):
@@ -70,8 +68,8 @@ def shrink(
     above: Callable[[FloatArray], NDArray[np.bool_]],
     *,
     bisect: bool = False,
-) -> tuple[Brackets, IntArray]:
-    """Narrow every bracket to `tolerance`, and count the evaluations spent on each.
+) -> Brackets:
+    """Narrow every bracket to `tolerance`.
 
     Invariant: `above(f)` is true at the lower end and false at the upper end, so the bracket closes on the
     end of the interval where it holds, also where f vanishes on a whole interval. Brackets that are narrow
@@ -84,7 +82,6 @@ def shrink(
     aim = AIM * tolerance
     initial = np.maximum(upper - lower, aim)
     reach = aim * 2.0 ** np.ceil(np.log2(initial / aim))
-    spent = np.zeros(lower.shape, dtype=np.intp)
     active = np.flatnonzero(upper - lower > tolerance)
     while active.size:
         current = Brackets(rows[active], lower[active], upper[active], at_lower[active], at_upper[active])
@@ -96,10 +93,9 @@ def shrink(
         at_lower[active] = np.where(left, value, current.at_lower)
         upper[active] = np.where(left, current.upper, alpha)
         at_upper[active] = np.where(left, current.at_upper, value)
-        spent[active] += 1
         reach[active] *= 0.5
         active = active[upper[active] - lower[active] > tolerance]
-    return Brackets(rows, lower, upper, at_lower, at_upper), spent
+    return Brackets(rows, lower, upper, at_lower, at_upper)
 
 
 def crossing_estimate(brackets: Brackets) -> FloatArray:
@@ -149,8 +145,6 @@ class ConcaveOptimum(NamedTuple):
     """φ'(upper)."""
     location: NDArray[np.int8]
     """Codes of `Location`."""
-    evaluations: IntArray
-    """How often φ' was evaluated for each update, the two endpoints included."""
 
 
 def concave_optimum(
@@ -189,9 +183,9 @@ def concave_optimum(
         np.where(right, at_one, at_zero),
         np.where(left, at_zero, at_one),
     )
-    found, spent = shrink("derivative", derivative, whole, tolerance, lambda slope: slope > 0, bisect=bisect)
+    found = shrink("derivative", derivative, whole, tolerance, lambda slope: slope > 0, bisect=bisect)
     location = np.where(left, Location.LEFT_ENDPOINT, np.where(right, Location.RIGHT_ENDPOINT, Location.INTERIOR))
-    return ConcaveOptimum(crossing_estimate(found), *found[1:], location.astype(np.int8), spent + 2)
+    return ConcaveOptimum(crossing_estimate(found), *found[1:], location.astype(np.int8))
 
 
 def refine_bracket(
@@ -258,28 +252,19 @@ class Samples(NamedTuple):
     slope: FloatArray
 
 
-def curvature_of(samples: Samples, given: FloatArray | None) -> FloatArray:
-    """The caller's bound of |φ''| where there is one, else an estimate from slopes and values, shape (N,)."""
-    width = np.diff(samples.alpha)
+def curvature_of(samples: Samples) -> FloatArray:
+    """An estimate of the largest |φ''| from slopes and values, shape (N,)."""
+    width, rise = np.diff(samples.alpha), np.diff(samples.value)
     secant = np.abs(np.diff(samples.slope)) / width
-    if given is None:
-        rise = np.diff(samples.value)
-        forward = np.abs(rise - width * samples.slope[:, :-1])
-        backward = np.abs(rise - width * samples.slope[:, 1:])
-        bend = 2 * np.maximum(forward, backward) / width**2
-        estimate: FloatArray = CAUTION * np.maximum(secant, bend).max(axis=1)
-        return estimate
-    noise = ROUNDING * np.abs(samples.slope).max(axis=1, keepdims=True) / width
-    require(
-        (secant <= given[:, None] + noise).all(axis=1),
-        "curvature_bound is smaller than a sampled change of slope",
-        "give a bound valid on [0, 1]",
-    )
-    return given
+    forward = np.abs(rise - width * samples.slope[:, :-1])
+    backward = np.abs(rise - width * samples.slope[:, 1:])
+    bend = 2 * np.maximum(forward, backward) / width**2
+    estimate: FloatArray = CAUTION * np.maximum(secant, bend).max(axis=1)
+    return estimate
 
 
 def ceilings(samples: Samples, curvature: FloatArray) -> FloatArray:
-    """What φ cannot exceed on each cell while |φ''| ≤ K, shape (N, m - 1).
+    """What φ cannot exceed on each cell while |φ''| ≤ K, one K per update, shape (N, m - 1).
 
     Both parabolas through the ends are convex, so the top of their minimum is at an end or where they meet.
     """
@@ -296,10 +281,10 @@ def ceilings(samples: Samples, curvature: FloatArray) -> FloatArray:
     return highest
 
 
-def split_middles(samples: Samples, given: FloatArray | None, count: int) -> FloatArray:
+def split_middles(samples: Samples, count: int) -> FloatArray:
     """The middles of each update's `count` cells with the highest ceiling, wide before narrow, left before right."""
     width = np.diff(samples.alpha)
-    ceiling = ceilings(samples, curvature_of(samples, given))
+    ceiling = ceilings(samples, curvature_of(samples))
     ceiling[width < NARROWEST] = -np.inf
     chosen = np.lexsort((-width, -ceiling), axis=-1)[:, :count]
     return np.take_along_axis(0.5 * (samples.alpha[:, :-1] + samples.alpha[:, 1:]), chosen, axis=1)
@@ -322,16 +307,8 @@ class CandidateSearch(NamedTuple):
     """φ there. A missed maximum could be higher."""
     predicted_value: FloatArray
     """φ(α̂) ≤ value; α̂ is a candidate."""
-    ceiling: FloatArray
-    """No value of φ exceeds this if |φ''| does not exceed `curvature` on [0, 1]."""
-    curvature: FloatArray
-    """The bound of |φ''| that `ceiling` uses: the caller's, or an estimate, 1.5 times the largest sampled secant."""
-    locations: int
-    """Locations per update at which φ and φ' were evaluated, 0 and 1 included."""
     searched: FloatArray
-    """Those locations, sorted, shape (N, locations)."""
-    roots: IntArray
-    """Local maxima of each update that were refined by bracketing φ' = 0; each is a candidate."""
+    """The locations at which φ and φ' were evaluated, 0 and 1 included, sorted, shape (N, locations)."""
 
 
 def search_optimum(
@@ -341,15 +318,14 @@ def search_optimum(
     *,
     locations: int = PAPER_LOCATIONS,
     tolerance: float = 1e-12,
-    curvature_bound: ArrayLike | None = None,
 ) -> CandidateSearch:
     """Search the smallest maximiser of φ over [0, 1] among adaptively chosen candidates.
 
     Half of the locations are spread evenly; the others split the cells whose ceiling is highest, the ceiling
     of a cell [l, r] being the top of min{φ(l) + φ'(l)x + Kx²/2, φ(r) - φ'(r)y + Ky²/2} with x = a - l and
-    y = r - a, which no path with |φ''| ≤ K exceeds. Each cell with φ'(l) > 0 ≥ φ'(r) then holds a local
-    maximum, which is bracketed to `tolerance`. The candidates are all locations, those maxima and α̂; equal
-    values choose the smaller scale.
+    y = r - a, which no path with |φ''| ≤ K exceeds; K is estimated from the samples. Each cell with
+    φ'(l) > 0 ≥ φ'(r) then holds a local maximum, which is bracketed to `tolerance`. The candidates are all
+    locations, those maxima and α̂; equal values choose the smaller scale.
 
     Args:
         value: `value(alpha, rows)` returns φ of update `rows[k]` at scale `alpha[k]` for each k.
@@ -357,26 +333,19 @@ def search_optimum(
         predicted: α̂ of each update, shape (N,).
         locations: how many locations each update gets, besides α̂ and the refined maxima.
         tolerance: the width of a refined bracket.
-        curvature_bound: K ≥ sup |φ''|, one number or one per update, where it is known. Without it K is
-            estimated from the samples.
 
     >>> import numpy as np
     >>> wave = lambda alpha, rows: np.sin(9 * alpha)
     >>> slope = lambda alpha, rows: 9 * np.cos(9 * alpha)
-    >>> found = search_optimum(wave, slope, predicted=[1.0], curvature_bound=81.0)
+    >>> found = search_optimum(wave, slope, predicted=[1.0])
     >>> bool(abs(found.alpha[0] - np.pi / 18) < 1e-12)
     True
-    >>> found.roots
-    array([2])
     """
     if locations < 3:
         raise LoopscopeError(f"locations is {locations}: give at least 3")
-    scales, given = as_floats("predicted", predicted), None
+    scales = as_floats("predicted", predicted)
     if scales.ndim != 1:
         raise LoopscopeError(f"predicted has shape {scales.shape}: give one scale per update on one axis")
-    if curvature_bound is not None:
-        _, bound = per_update(predicted=scales, curvature_bound=curvature_bound)
-        given = np.broadcast_to(bound, scales.shape)
     rows = np.arange(scales.size)
 
     def sample(alpha: FloatArray) -> Samples:
@@ -388,15 +357,14 @@ def search_optimum(
     start = (locations + 1) // 2
     samples = sample(np.tile(np.arange(start) / (start - 1), (rows.size, 1)))
     while (left := locations - samples.alpha.shape[1]) > 0:
-        more = sample(split_middles(samples, given, min(SPLITS, left)))
+        more = sample(split_middles(samples, min(SPLITS, left)))
         both: list[Any] = [np.concatenate(pair, axis=1) for pair in zip(samples, more, strict=True)]
         order = np.argsort(both[0], axis=1)
         samples = Samples(*(np.take_along_axis(column, order, axis=1) for column in both))
-    curvature = curvature_of(samples, given)
 
     peak, cell = np.nonzero((samples.slope[:, :-1] > 0) & (samples.slope[:, 1:] <= 0))
     ends = (column[peak, cell + side] for column in (samples.alpha, samples.slope) for side in (0, 1))
-    found, _ = shrink("derivative", derivative, Brackets(peak, *ends), tolerance, lambda slope: slope > 0)
+    found = shrink("derivative", derivative, Brackets(peak, *ends), tolerance, lambda slope: slope > 0)
     summits = crossing_estimate(found)
     summit_values = evaluate("value", value, summits, peak)
     predicted_value = evaluate("value", value, scales, rows)
@@ -406,13 +374,4 @@ def search_optimum(
         np.concatenate([samples.alpha.ravel(), scales, summits]),
         np.concatenate([samples.value.ravel(), predicted_value, summit_values]),
     )
-    return CandidateSearch(
-        alpha=alpha,
-        value=best,
-        predicted_value=predicted_value,
-        ceiling=np.maximum(ceilings(samples, curvature).max(axis=1), best),
-        curvature=curvature,
-        locations=locations,
-        searched=samples.alpha,
-        roots=np.bincount(peak, minlength=rows.size),
-    )
+    return CandidateSearch(alpha, best, predicted_value, samples.alpha)

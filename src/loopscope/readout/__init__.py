@@ -1,6 +1,6 @@
 """φ and its derivatives from states: closed form for an affine head, Taylor mode through any other readout."""
 
-from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions
+from loopscope.readout.affine.endpoint import EndpointDistributions
 from loopscope.readout.affine.envelope import Envelope
 from loopscope.readout.affine.path import AffinePath, affine_path, affine_path_from_states
 from loopscope.readout.affine.query import Survey
@@ -14,7 +14,6 @@ __all__ = [
     "AffinePath",
     "AutogradCoefficients",
     "Derivatives",
-    "EndpointDecomposition",
     "EndpointDistributions",
     "Envelope",
     "NonlinearPath",

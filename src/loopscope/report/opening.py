@@ -1,4 +1,4 @@
-"""What the page opens with: of every evaluation set the update that tells most, and the clearest path of all.
+"""What the page opens with: of every evaluation set its leading update, and the clearest path of all.
 
 All of it is chosen by the data. The clearest path among the finite-step failures of an update is one whose rise a and
 whose fall b are both large: the largest min(a, b)² / max(a, b), with a = max φ and b = −φ(1).
@@ -24,7 +24,7 @@ class Candidate:
     name: str
     data: EvaluationSet
     leading: int
-    """The place of the update that tells most."""
+    """The place of the leading update."""
     declines: bool
     """Whether that update clearly lowers the mean utility."""
 

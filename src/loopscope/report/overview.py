@@ -1,6 +1,6 @@
 """The numbers of the first view: utility over depth, outcome shares, what steps of other lengths give.
 
-Nothing is estimated here in a way of its own: tables come from `loopscope.studies`, means and their intervals from
+Nothing is estimated here: tables come from `loopscope.studies`, means and their intervals from
 `loopscope.stats` with the resamples of the paper (Section 4.1), step oracles from `loopscope.path`.
 """
 
@@ -36,7 +36,7 @@ STEPS = {
 }
 """Name and meaning of each step; the page says the meaning once."""
 WITHOUT_REFERENCE = ("full", "quarter")
-"""Steps that a model can take while it answers. A, Q and L_D are of the reference's own log probability."""
+"""Steps that a model can take while it answers. A, Q and L_D are of the reference's log probability."""
 FACTS = {
     "finite": ("Right direction, step too long", "Finite-step failures among the updates that lower the utility."),
     "sign_slope": (
@@ -56,7 +56,7 @@ FACTS = {
 
 
 def overview(data: EvaluationSet, records: Records, tables: Tables, bootstrap: Bootstrap) -> dict[str, Any]:
-    """One evaluation set; `leading` is the place of the update that tells most, `finding` what it tells."""
+    """One evaluation set; `leading` is the place of its leading update, `finding` a sentence about it."""
     gains = [step_gains(updates, bootstrap) for updates in data.updates]
     leading = leading_update(data.updates, [each["full"] for each in gains])
     sweep = next((sweep for sweep in records.sweeps if sweep.condition.same_set(data.condition)), None)

@@ -24,7 +24,7 @@ MARKS = {
     "root": ("r⁽²⁾", MODEL, "root of the quadratic model"),
     "boundary": ("r₁", FINITE, "progress boundary"),
 }
-"""Symbol, colour and meaning of the scales that are named above the plot, each on a line of its own."""
+"""Symbol, colour and meaning of the scales that are named above the plot, one per line."""
 
 
 def path_drawing(view: QuestionView) -> Markup:

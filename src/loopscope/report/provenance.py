@@ -61,7 +61,7 @@ def provenance(run: StoredRun, with_command: bool = False) -> list[dict[str, Any
 
 def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     model, dtypes, batch = manifest.model, manifest.dtypes, manifest.batch
-    spec = f", asked for as {model.spec}" if model.spec != model.name else ""
+    spec = f", given as {model.spec}" if model.spec != model.name else ""
     yield "Model", f"{model.name}, of the {model.family} family{spec}"
     yield "Weights", _weights(manifest)
     yield "State", f"taken at {model.boundary}"
@@ -81,7 +81,7 @@ def _entries(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "Depths", ", ".join(map(str, manifest.depths))
     yield "Level", LEVELS[manifest.level.value]
     extras = [name for name, kept in (("every token", manifest.tokens), ("whole FP64 paths", manifest.paths)) if kept]
-    yield "Kept besides", " and ".join(extras)
+    yield "Also stored", " and ".join(extras)
     yield (
         "Arithmetic",
         f"states in {dtypes.states}, readout in {dtypes.readout}, option scores in {dtypes.options}, "

@@ -131,8 +131,8 @@ def _span(text: str, gain: float, alpha: float, most: float) -> Markup:
         style = f"border-radius:3px;background:rgba({UP if gain > 0 else DOWN},{weight:.2f})"
         if gain < 0:
             style += ";text-decoration:underline dotted 1px;text-underline-offset:.28em"
-    told = f"{signed(gain)} nats at α = {scale(alpha)}" if math.isfinite(gain) else "no path is stored for this token"
-    return element("span", text, style=style, title=told)
+    title = f"{signed(gain)} nats at α = {scale(alpha)}" if math.isfinite(gain) else "no path is stored for this token"
+    return element("span", text, style=style, title=title)
 
 
 def _legend(view: QuestionView) -> Markup:

@@ -36,7 +36,7 @@ SHOWN = 600
 
 @dataclass(frozen=True)
 class QuestionView:
-    """One update of one question. A notebook draws it; `print` tells it; the numbers are attributes."""
+    """One update of one question. A notebook draws it; `print` describes it; the numbers are attributes."""
 
     run: StoredRun
     example: Mapping[str, Any]

@@ -66,7 +66,7 @@ def of_update(outcome: Outcome, slope: float, gain: float, predicted: float, bes
             known = f"; the best scale is {scale(best)}." if math.isfinite(best) else "."
             return (
                 f"Finite-step failure: the update starts uphill and ends {number(-gain)} nats lower. The direction was "
-                "right, the step too long. The quadratic model, made from the reference's own utility, would have "
+                "right, the step too long. The quadratic model, computed with the reference, would have "
                 f"stopped at {scale(predicted)}{known}"
             )
 

@@ -33,7 +33,7 @@ def study_pages(records: Records, bootstrap: Bootstrap, tables: Mapping[str, Tab
     """Everything that the view of studies shows."""
     figures, undrawn = figure_pages(records, bootstrap)
     compared = compare(records, bootstrap, computed=tables)
-    beside = {"name": "compare", "caption": compared.summary(), "command": "loopscope compare RUN"}
+    names = {"name": "compare", "caption": compared.summary(), "command": "loopscope compare RUN"}
     return {
         "tables": [
             _page(result) | {"name": name, "command": f"loopscope tables RUN --name {name}"}
@@ -42,16 +42,16 @@ def study_pages(records: Records, bootstrap: Bootstrap, tables: Mapping[str, Tab
         ],
         "missing": missing_tables(tables) + undrawn,
         "figures": figures,
-        "comparison": _page(compared.table()) | beside if compared.rows else None,
+        "comparison": _page(compared.table()) | names if compared.rows else None,
     }
 
 
 def missing_tables(tables: Mapping[str, TableResult]) -> list[dict[str, str]]:
     """The tables without a row, and why they have none."""
-    # What is said of the conditions in other tables is no reason.
-    said = set(notes_on(row.condition for result in tables.values() for row in result.rows))
+    # Notes on the conditions, which stand at other tables too, are not reasons.
+    general = set(notes_on(row.condition for result in tables.values() for row in result.rows))
     return [
-        {"name": name, "reason": "; ".join(note for note in result.notes if note not in said)}
+        {"name": name, "reason": "; ".join(note for note in result.notes if note not in general)}
         for name, result in tables.items()
         if not result.rows
     ]

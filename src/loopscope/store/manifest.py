@@ -80,7 +80,7 @@ class ModelInfo(Stored):
         weights: SHA-256 of every weight file by its name inside the checkpoint; of a model without files, of its
             tensors and of its class's code; empty for random weights.
         boundary: Where the state is taken, in a phrase.
-        design: What tells models of its family apart, where the family says it: `topology`, `injection`,
+        design: What distinguishes models of its family, where the family says it: `topology`, `injection`,
             `depth_prior`.
     """
 

@@ -60,7 +60,7 @@ def parse_transitions(text: str, *, largest: int) -> tuple[int, ...]:
     for entry in (entry for entry in entries if ">" in entry):
         before, after = (parse_number(end) for end in entry.split(">", 1))
         if before is None or after is None or not before < after <= largest:
-            raise LoopscopeError(f"{setting(name, text)}: {shown(entry)} is no chord up to {largest:,}: write e.g. 1>3")
+            raise LoopscopeError(f"{setting(name, text)}: {shown(entry)} is not a chord up to {largest:,}, e.g. 1>3")
         found.append(transition_of(before, after))
     return (*found, *(parse_ranges(plain, name, largest=largest, most=largest + 1) if plain or not found else ()))
 

@@ -42,7 +42,7 @@ def open_records(runs: Source | Sequence[Source] | Records) -> Records:
     if isinstance(runs, StoredRun | str | os.PathLike):
         runs = [runs]
     if not isinstance(runs, Sequence):
-        raise LoopscopeError(f"{shown(runs)} is no run: name folders that `loopscope measure` wrote")
+        raise LoopscopeError(f"{shown(runs)} is not a run: name folders that `loopscope measure` wrote")
     if not runs:
         raise LoopscopeError("no run given: name at least one folder that `loopscope measure` wrote")
     opened: list[StoredRun] = []
@@ -85,7 +85,7 @@ def figure(name: str, runs: Source | Sequence[Source] | Records, bootstrap: Boot
 
 def _checked(bootstrap: Bootstrap | None) -> Bootstrap | None:
     if bootstrap is not None and not isinstance(bootstrap, Bootstrap):
-        raise LoopscopeError(f"{setting('bootstrap', bootstrap)} is no loopscope.stats.Bootstrap: give one or None")
+        raise LoopscopeError(f"{setting('bootstrap', bootstrap)} is not a loopscope.stats.Bootstrap: give one or None")
     return bootstrap
 
 

@@ -114,7 +114,7 @@ def clearly(estimate: Estimate) -> int:
 
 
 def leading_update(updates: Sequence[Updates], full: Sequence[Estimate]) -> int:
-    """The place of the update that tells most: the earliest that clearly lowers the mean utility.
+    """The place of the leading update: the earliest that clearly lowers the mean utility.
 
     Where none does, the one with most finite-step failures, then the one with most harmful updates.
 
@@ -130,7 +130,7 @@ def leading_update(updates: Sequence[Updates], full: Sequence[Estimate]) -> int:
 
 
 def first_finding(run: StoredRun, bootstrap: Bootstrap | None = None) -> Finding:
-    """The finding at the update that tells most of a run's first task."""
+    """The finding at the leading update of a run's first task."""
     updates = Records([run]).updates
     updates = tuple(each for each in updates if each.condition.same_set(updates[0].condition))
     return finding(updates[leading_update(updates, [mean_gain(each, bootstrap or Bootstrap()) for each in updates])])

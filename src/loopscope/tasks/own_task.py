@@ -151,7 +151,7 @@ class Task:
                 train = dataset.get("train")
             dataset = dataset[split]
         elif not is_dataset(dataset):
-            raise LoopscopeError(f"{shown(dataset)} is no data set of the library datasets; rows go to Task.from_rows")
+            raise LoopscopeError(f"{shown(dataset)} is not a data set of `datasets`; rows go to Task.from_rows")
         own = getattr(getattr(dataset, "info", None), "dataset_name", None)
         return cls.from_rows(
             dataset, name=name or own or "dataset", fields=fields, template=template, train=train or (), decode=decode

@@ -11,7 +11,6 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.families import check_architecture, detect_family
 from loopscope.models.load import load_model
-from loopscope.models.walk import Walk
 
 REFUSED = [
     ("ouro", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported, only 'silu'"),
@@ -31,17 +30,10 @@ REFUSED = [
     ("retrofit_llama", {"qk_bias": True}, "qk_bias True is not supported"),
     ("nanbeige", {"loop_share_kv": True}, "loop_share_kv True is not supported, only False"),
     ("nanbeige", {"emb_neighbor_num": 2}, "emb_neighbor_num 2 is not supported"),
-    ("nanbeige", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling is not supported"),
-    ("hrm_text", {"num_key_value_heads": 2}, "num_key_value_heads 2 is not supported"),
-    ("loopus", {"reasoning_layer_indices": []}, "names no layer to loop"),
-    ("loopus", {"encoder_layer_indices": [0, 1]}, "names? a layer twice"),
-    ("loopus", {"decoder_layer_indices": [9]}, "must be layers from 0 to 3"),
-    ("loopus", {"halting_strategy": "cdf"}, "halting_strategy 'cdf' with .* choose exit=none"),
     ("parcae", {"clip_qkv": 3.0}, "clip_qkv 3.0 is not supported, only null"),
     ("parcae", {"rope_settings": {"use_rope": False}}, "use_rope False is not supported"),
     ("parcae", {"injection_type": "linear"}, "injection_type 'linear' is not supported, only"),
-    ("parcae", {"num_key_value_heads": 2}, "num_key_value_heads 2 is not supported, only"),
-    ("loopformer", {"n_head": 5}, "n_embd 64 does not divide into n_head 5"),
+    ("loopformer", {"n_head": 5}, "hidden size 64 does not divide into 5 heads"),
     ("loopformer", {"tie_word_embeddings": False}, "tie_word_embeddings False is not supported"),
 ]  # fmt: skip
 
@@ -61,8 +53,8 @@ def test_what_would_change_the_computation_is_refused_in_one_line(golden_variant
         ("hrm_text", "H_cycles=3", "HRM-Text has no option 'H_cycles': choose L_cycles, attention"),
         ("loopformer", "budget=1001", "budget must be less than or equal to 1000"),
         ("loopformer", "budget=x", "budget must be a valid integer"),
-        ("loopformer", "schedule=1/2+0", "'0' is not a step above 0 and up to 1"),
-        ("loopformer", "schedule=nan", "'nan' is not a step"),
+        ("loopformer", "schedule=1/2+0", "write steps above 0 and up to 1"),
+        ("loopformer", "schedule=nan", "write steps above 0 and up to 1"),
         ("loopformer", "budget=2,schedule=1/2", "give one of them"),
         ("tmlt", "budget=4", "has no option 'budget': leave it out"),
         (
@@ -85,7 +77,6 @@ def test_choices_that_make_no_sense_are_refused_in_one_line(golden_folder, folde
         ("nanbeige", {"rope_scaling": {"rope_theta": 7e7}}),
         ("nanbeige", {"rope_theta": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 7e7}}),
         ("retrofit_olmo", {"tie_word_embeddings": False, "dtype": "float32"}),
-        ("parcae", {"rope_settings": {"rope_base": 1234.0}}),
     ],
 )
 def test_files_that_other_tools_saved_again(golden_folder, golden_variant, folder, fields):
@@ -122,7 +113,7 @@ def test_the_tensors_tell_huginn_and_its_retrofits_apart(golden_folder):
     ],
 )
 def test_unknown_and_contradictory_architectures_are_one_line(config):
-    with pytest.raises(LoopscopeError, match=r"unknown architecture|contradicts itself"):
+    with pytest.raises(LoopscopeError, match="unknown architecture"):
         detect_family(config, None)
 
 
@@ -147,9 +138,7 @@ def test_hrm_text_takes_joined_and_split_tensors_and_counts_layers(golden_folder
         for path in (golden_folder("hrm_text"), golden_variant("hrm_text", split, num_hidden_layers=999))
     ]
     assert torch.equal(*states)
-    with pytest.raises(LoopscopeError, match=r"stores 'model\..*' twice, joined and by itself"):
-        load_model(golden_variant("hrm_text", lambda held: held | split(held)))
-    with pytest.raises(LoopscopeError, match="2 layers of H_module and 1 of L_module"):
+    with pytest.raises(LoopscopeError, match="lacks the tensors"):
         load_model(golden_variant("hrm_text", lambda held: {n: held[n] for n in held if "L_module.layers.1." not in n}))
 
 
@@ -160,8 +149,7 @@ def test_hrm_text_needs_to_know_the_prompt_unless_it_is_causal(golden_folder, go
         model.embed(Batch.from_rows([[1, 2, 3]]))
     assert causal.boundary.endswith("(5 L cycles a step, causal attention)")
     assert (causal.shares_context, model.shares_context) == (True, False)
-    with pytest.raises(LoopscopeError, match="prefix_lm is false"):
-        load_model(str(golden_variant("hrm_text", prefix_lm=False)), model_args="attention=prefix")
+    assert load_model(golden_variant("hrm_text", prefix_lm=False), model_args="attention=prefix").prefix
 
 
 def test_loopus_keeps_gate_and_exit_head_in_float32(golden_folder, golden_variant):
@@ -170,7 +158,7 @@ def test_loopus_keeps_gate_and_exit_head_in_float32(golden_folder, golden_varian
     assert kept == {name for name, _ in model.named_parameters() if name.startswith(("reasoning.gate.", "q_head."))}
     older = golden_variant("loopus", lambda held: {n.replace("reasoning.", "plateau."): held[n] for n in held})
     assert load_model(older).card.parameters == model.card.parameters == 117825
-    without = load_model(str(golden_variant("loopus", halting_strategy="cdf")), model_args="exit=none")
+    without = load_model(str(golden_variant("loopus", halting_strategy="cdf")))
     assert without.exit_gate is None
 
 
@@ -183,10 +171,13 @@ def test_loopformer_without_the_prefix_of_published_names_and_beyond_its_schedul
         load_model(golden_variant("loopformer", model_type="tmlt", architectures=...))
 
 
-@pytest.mark.parametrize("missing", ["value_embeds.3.weight", "transformer.core_block.1.attn.ve_gate.weight"])
-def test_parcae_adds_values_of_tokens_where_table_and_gate_are_there(golden_variant, missing):
-    without = load_model(golden_variant("parcae", lambda held: {n: held[n] for n in held if n != missing}))
+def test_parcae_adds_values_of_tokens_where_there_is_a_table(golden_variant):
+    without = load_model(golden_variant("parcae", lambda held: {n: held[n] for n in held if not _third(n)}))
     assert without.config.value_layers == {1, 5}
+
+
+def _third(name):
+    return name in ("value_embeds.3.weight", "transformer.core_block.1.attn.ve_gate.weight")
 
 
 def test_parcaes_readout_needs_the_tokens(golden_folder):
@@ -197,15 +188,6 @@ def test_parcaes_readout_needs_the_tokens(golden_folder):
     everything = model.readout(context.state, dtype=torch.float64, context=context)
     second = context.rows(slice(1, 2))
     assert torch.equal(model.readout(second.state, dtype=torch.float64, context=second), everything[1:])
-
-
-def test_parcaes_table_without_a_checkpoint_is_that_of_the_configuration(golden_folder):
-    model, drawn = (
-        load_model(str(golden_folder("parcae")), model_args={"random_weights": random}) for random in (False, True)
-    )
-    assert (drawn.freqs_cis - model.freqs_cis).abs().max() < 1e-5
-    walk = Walk.of(drawn, Batch.from_rows([[1, 2, 3]])).to(30)
-    assert bool(walk.state.isfinite().all() and walk.read().isfinite().all())
 
 
 @pytest.mark.parametrize("name", ["huginn", "loopus", "parcae"])

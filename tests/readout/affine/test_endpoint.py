@@ -42,11 +42,11 @@ def test_a_displacement_of_a_hundred_thousand_keeps_its_digits(exact_ends):
 
 def test_the_decomposition_closes(affine_case):
     _, z0, v, y = affine_case
-    d = affine_path(z0, v, [y]).decomposition
-    assert float(d.divergence) >= 0.0
-    scale = float(d.slope.abs() + d.divergence + d.gain.abs())
-    assert abs(float(d.residual)) <= 1e-13 * max(scale, 1e-300) + 1e-13 * float(v.abs().max())
-    assert float(d.gain - (d.slope - d.divergence)) == float(d.residual)
+    path = affine_path(z0, v, [y])
+    assert float(path.divergence) >= 0.0
+    scale = float(path.slope.abs() + path.divergence + path.gain.abs())
+    residual = float(path.gain - (path.slope - path.divergence))
+    assert abs(residual) <= 1e-13 * max(scale, 1e-300) + 1e-13 * float(v.abs().max())
 
 
 def test_the_decomposition_averages_over_tokens(language_model_logits):
@@ -54,7 +54,7 @@ def test_the_decomposition_averages_over_tokens(language_model_logits):
     path = affine_path(z0, v, y, examples=examples)
     tokens = path.per_token()
     torch.testing.assert_close(path.divergence, tokens.divergence.reshape(6, 3).mean(1), rtol=1e-14, atol=0.0)
-    assert float(path.decomposition.residual.abs().max()) < 1e-13
+    assert float((path.gain - (path.slope - path.divergence)).abs().max()) < 1e-13
 
 
 def test_rows_of_every_range_in_one_block(exact_ends):

@@ -52,7 +52,7 @@ def test_the_opening_says_what_was_found_and_leads_to_the_questions(visit, expec
     assert f"goes too far on {failures} of 30 questions" in page.locator("h1").inner_text()
     lead = page.locator(".opening .lead").inner_text()
     assert lead.startswith(f"It makes {harmful} of 30 references less likely")
-    assert f"of these {failures}." in lead
+    assert f"{failures} of these updates" in lead
     findings = page.locator(".findings li").all_inner_texts()
     assert [text.split(".")[0] for text in findings] == ["some/looped-model on riddles test", "drawn on choices test"]
     page.get_by_role("link", name=f"All {failures} finite-step failures").click()

@@ -34,7 +34,7 @@ class Family:
         model: builds the model of a configuration.
         boundary: where in the model the state is taken; a model may say more.
         kinds: values of `model_type`, `architectures` or `_class_name` in config.json that name it.
-        recognises: tells families of the same kind apart; without kinds, the family itself.
+        recognises: distinguishes families of the same kind; without kinds, the family itself.
     """
 
     name: str
@@ -78,11 +78,7 @@ def families() -> dict[str, Family]:
 
 
 def detect_family(config: Mapping[str, Any], tensors: Collection[str] | None) -> str:
-    """The family of a checkpoint.
-
-    Args:
-        config: config.json.
-        tensors: the names of the checkpoint's tensors; None where only the configuration is at hand.
+    """The family of a checkpoint, from config.json and the names of its tensors (None where there are none at hand).
 
     Raises:
         LoopscopeError: for an unknown or contradictory architecture.
@@ -106,29 +102,20 @@ def check_architecture(config: Mapping[str, Any]) -> list[Family]:
     Raises:
         LoopscopeError: for an unknown or contradictory architecture.
     """
-    architectures = config.get("architectures")
-    architecture = architectures[0] if isinstance(architectures, list) and architectures else None
+    architecture = next(iter(config.get("architectures") or ()), None)
     named = [name for name in (architecture, config.get("model_type")) if isinstance(name, str)]
-    named = (
-        named or [name for key in ("_class_name", "model_class_name") if isinstance(name := config.get(key), str)][:1]
-    )
+    named = named or [name for key in ("_class_name", "model_class_name") if isinstance(name := config.get(key), str)]
     known = list(families().values())
-    found = [[one for one in known if name in one.kinds] for name in named]
-    if len(found) == 2 and found[0] != found[1]:
-        both = " and ".join(shown(name) for name in named)
-        raise LoopscopeError(f"config.json contradicts itself ({both}): it must name one supported architecture")
-    fitting = (
-        found[0]
-        if found
-        else [one for one in known if not one.kinds and one.recognises is not None and one.recognises(config, None)]
+    fitting = [one for one in known if named and set(named) <= set(one.kinds)]
+    if not named:
+        fitting = [one for one in known if not one.kinds and one.recognises and one.recognises(config, None)]
+    if fitting:
+        return fitting
+    what = " and ".join(map(shown, named)) or "(none named)"
+    raise LoopscopeError(
+        f"unknown architecture {what}: `loopscope models` lists the families; "
+        f"--model-args loop=FIRST-LAST loops layers of a model that is not looped"
     )
-    if not fitting:
-        what = shown(named[0]) if named else "(none named)"
-        raise LoopscopeError(
-            f"unknown architecture {what}: `loopscope models` lists the families; "
-            f"--model-args loop=FIRST-LAST loops layers of a model that is not looped"
-        )
-    return fitting
 
 
 def build_model(

@@ -4,35 +4,31 @@
     block:  x ← x + c_proj(attention(norm_1(x))),   x ← x + proj(½ relu(fc(norm_2(x)))²)
 
 Core blocks scale each branch by gamma_max · sigmoid(raw_gamma), channel by channel. Queries and keys are rotated in
-interleaved pairs, by the table that the checkpoint stores, and then normed head by head without a weight.
+interleaved pairs and then normed head by head without a weight.
 
 The model was trained at convergence: there is no trained depth. A step here is one plain iteration, which is causal.
-The published result is that of Anderson's method (`solve`), whose weights come from a whole row: later tokens and
-padding change earlier logits, and one row's stopping rule waits for the others.
+The published result is that of Anderson's method, whose weights come from a whole row: later tokens and padding change
+earlier logits, and one row's stopping rule waits for the others. It is not computed here.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from loopscope.models.batch import Batch
 from loopscope.models.families import family
-from loopscope.models.families.config import FamilyConfig, Fraction, Layers, LayersOrNone, Number, Size, only
+from loopscope.models.families.config import FamilyConfig, Layers, Number, Size, only
 from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.families.parcae import RopeSettings
 from loopscope.models.layers.attention import AttentionSizes, RotatedThenNormed
 from loopscope.models.layers.linear import Embedding, Linear, SquaredReluMLP
 from loopscope.models.layers.mask import KeyValueCache
 from loopscope.models.layers.residual import Block, Names, RMSNorm
-from loopscope.models.layers.rope import StoredRotary, fill_table
+from loopscope.models.layers.rope import Rotary
 from loopscope.models.protocol import Context
-
-WORST_RESIDUAL = 1e4
-RIDGE = 1e-4
-"""On the diagonal of the residuals' products in Anderson's method."""
 
 
 class AttractorConfig(FamilyConfig):
@@ -49,19 +45,13 @@ class AttractorConfig(FamilyConfig):
     num_attention_heads: Size
     num_key_value_heads: Size | None = None
     intermediate_size: Size | None = None
-    n_backbone_layers: LayersOrNone = 6
+    n_backbone_layers: Layers = 6
     n_fp_blocks: Layers = 1
     block_size: Size = 2048
-    norm_eps: Fraction = 1e-5
+    norm_eps: Number = 1e-5
     tie_embeddings: bool = True
     layer_scale_init: Number | None = 0.25
     gamma_max: Number = 1.0
-    solver: Literal["anderson", "fpi"] = "anderson"
-    max_iter: Size = 12
-    min_iter: int = 0
-    tol: float = 1e-3
-    anderson_m: Size = 5
-    anderson_beta: Number = 1.0
     rope_settings: RopeSettings = RopeSettings()
     # The defaults of the published code's base class are not the releases'.
     norm_class_name: Literal["RMSNorm"]
@@ -97,25 +87,12 @@ class AttractorBlock(Block):
         return branch * (self.gamma_max * torch.sigmoid(raw))
 
 
-class Solution(NamedTuple):
-    """Where a solver ended.
-
-    Attributes:
-        state: y, [B, S, D].
-        iterations: evaluations of f.
-        residual: the last relative residual |f(y) − y| / |y|, of the row where it is largest.
-    """
-
-    state: Tensor
-    iterations: int
-    residual: float
-
-
 @family("attractor", AttractorConfig, "AttractorConfig", "EQLMConfig", "Attractor")
 class Attractor(LoopedDecoder):
     """Attractor at any size; padding on either side for plain iteration."""
 
     boundary = "the iterate y, before the last norm"
+    ignored = frozenset({"freqs_cis"})
 
     def __init__(self, config: AttractorConfig) -> None:
         wide, vocabulary = config.n_embd, config.padded_vocab_size or config.vocab_size
@@ -130,17 +107,13 @@ class Attractor(LoopedDecoder):
             }
         )
         self.lm_head = Linear(wide, vocabulary, bias=False)
-        self.register_buffer("freqs_cis", torch.empty(1, config.block_size, 1, config.sizes.head_width // 2, 2))
         self.tie_head(config.tie_embeddings, "transformer.wte.weight")
 
     @property
-    def rotary(self) -> StoredRotary:  # type: ignore[override]
-        """The checkpoint's own table."""
-        return StoredRotary(self.get_buffer("freqs_cis"))
-
-    def fill_buffers(self) -> None:
-        """The table that the configuration describes, for a model without a checkpoint."""
-        fill_table(self.get_buffer("freqs_cis"), self.config.rope_settings.rope_base)
+    def rotary(self) -> Rotary:  # type: ignore[override]
+        """What positions mean; the table is stored with the weights, and rounded as they are."""
+        config = self.config
+        return Rotary(config.sizes.head_width, config.rope_settings.rope_base, "interleaved", stored=self.dtype)
 
     def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """c, which every step reads and y_0 is."""
@@ -159,46 +132,3 @@ class Attractor(LoopedDecoder):
     def readout_layers(self) -> Readout:
         """The norm and the head."""
         return Readout(self.lm_head, self.transformer["ln_f"])
-
-    @torch.no_grad()
-    def solve(
-        self, batch: Batch, *, max_iter: int | None = None, min_iter: int | None = None, tol: float | None = None
-    ) -> Solution:
-        """The published result: the checkpoint's own solver, over all rows of the batch at once.
-
-        Left out, the limits are the checkpoint's; the published evaluation takes 64, 8 and 1e-4.
-        """
-        config, context = self.config, self.embed(batch)
-        most = config.max_iter if max_iter is None else max_iter
-        least = min(config.min_iter if min_iter is None else min_iter, most)
-        tolerance, memory = config.tol if tol is None else tol, config.anderson_m
-        anderson = config.solver == "anderson" and most > 2
-        shape = context.state.shape
-        points: list[Tensor] = []
-        values: list[Tensor] = []
-        x = context.state
-        for count in range(1, most + 1):
-            if anderson and count > 2:
-                x = _mixed(points[-memory:], values[-memory:], config.anderson_beta).reshape(shape).to(x.dtype)
-            value = self.step(x, context)
-            flat_x, flat_value = x.flatten(1).float(), value.flatten(1).float()
-            points, values = [*points[1 - memory :], flat_x], [*values[1 - memory :], flat_value]
-            residual = float(((flat_value - flat_x).norm(dim=1) / flat_x.norm(dim=1).clamp_min(1e-9)).max())
-            x = value
-            if (not anderson or count > 2) and count >= least and not tolerance <= residual <= WORST_RESIDUAL:
-                break
-        return Solution(x, count, residual)
-
-
-def _mixed(points: list[Tensor], values: list[Tensor], beta: float) -> Tensor:
-    """Anderson's next point of every row, [B, S·D], from the last points and their values."""
-    x, f = torch.stack(points, 1), torch.stack(values, 1)
-    residuals, count = f - x, x.shape[1]
-    system = x.new_zeros(x.shape[0], count + 1, count + 1)
-    system[:, 0, 1:] = system[:, 1:, 0] = 1.0
-    system[:, 1:, 1:] = residuals @ residuals.mT + RIDGE * torch.eye(count, dtype=x.dtype, device=x.device)
-    right = x.new_zeros(x.shape[0], count + 1, 1)
-    right[:, 0] = 1.0
-    weights = torch.linalg.solve(system, right)[:, 1:].mT
-    mixed: Tensor = (beta * weights @ f + (1 - beta) * weights @ x)[:, 0]
-    return mixed

@@ -19,18 +19,16 @@ from loopscope.models.layers.rope import Rotary, Scaling
 LARGEST_SIZE = 2**31 - 1
 """Of any width, vocabulary or number of positions: a hundred thousand times today's."""
 Size = Annotated[int, Field(gt=0, le=LARGEST_SIZE)]
-Layers = Annotated[int, Field(gt=0, le=1000)]
-LayersOrNone = Annotated[int, Field(ge=0, le=1000)]
+Layers = Annotated[int, Field(ge=0, le=1000)]
 Loops = Annotated[int, Field(gt=0, le=1_000_000)]
 # Beyond these a number has no use in float32, whose sums and products would overflow or vanish.
 Number = Annotated[float, Field(ge=1e-30, le=1e30)]
-Fraction = Annotated[float, Field(ge=1e-30, le=1.0)]
 TokenIds = Annotated[tuple[int, ...], BeforeValidator(lambda ids: tuple(ids) if isinstance(ids, list) else (ids,))]
 
 
-def option(default: Any, meaning: str, *, in_file: bool = False) -> Any:
-    """A field that the user chooses (`model_args`); `in_file` where config.json has a value of its own."""
-    return Field(default, description=meaning, json_schema_extra={"option": True, "in_file": in_file})
+def option(default: Any, meaning: str) -> Any:
+    """A field that the user chooses (`model_args`); without a default, instead of the value in config.json."""
+    return Field(default, description=meaning, json_schema_extra={"option": True})
 
 
 def only(inherited: Mapping[str, Any] | None = None, /, **values: Any) -> Mapping[str, Any]:
@@ -49,11 +47,7 @@ class FamilyConfig(BaseModel):
     @classmethod
     def options(cls) -> dict[str, str]:
         """What a user may choose, with the meaning of each."""
-        return {
-            name: field.description or ""
-            for name, field in cls.model_fields.items()
-            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["option"]
-        }
+        return {name: field.description or "" for name, field in cls.model_fields.items() if field.json_schema_extra}
 
     @classmethod
     def read(
@@ -69,11 +63,10 @@ class FamilyConfig(BaseModel):
         if strange is not None:
             there = f"choose {', '.join(options)}" if options else "leave it out"
             raise LoopscopeError(f"{cls.title} has no option {shown(strange)}: {there}")
-        own = {name for name in options if not cls.model_fields[name].json_schema_extra["in_file"]}  # type: ignore[index]
-        values = {name: value for name, value in json.items() if name not in own}
-        values |= {name: _number(value) for name, value in chosen.items()}
+        ours = {name for name in options if not cls.model_fields[name].is_required()}
+        values = {name: value for name, value in json.items() if name not in ours}
         try:
-            return cls.model_validate(values, context={"tensors": tensors})
+            return cls.model_validate(values | dict(chosen), context={"tensors": tensors})
         except ValidationError as error:
             raise cls.fault(_first(error)) from None
 
@@ -99,18 +92,9 @@ class FamilyConfig(BaseModel):
                 raise cls.fault(f"{name} {shown(given[name])} is not supported, only {only}")
         return given
 
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        """Widths fit together, and end-of-sequence ids are inside the vocabulary."""
-        getattr(self, "sizes", None)
-        vocabulary = max(getattr(self, "vocab_size", 0), getattr(self, "vocabulary", 0))
-        for token in getattr(self, "eos_token_id", ()):
-            self.require(0 <= token < vocabulary, f"token id {shown(token)} is outside the vocabulary of {vocabulary}")
-        return self
-
     @property
     def design(self) -> dict[str, str]:
-        """What tells models of one family apart, in a few words each: `topology`, `injection`, `depth_prior`."""
+        """What distinguishes models of one family, in a few words each: `topology`, `injection`, `depth_prior`."""
         return {}
 
     def attention_sizes(
@@ -124,11 +108,6 @@ class FamilyConfig(BaseModel):
         self.require(width > 0 and width % 2 == 0, f"head_dim {width} is odd; rotary positions need an even one")
         self.require(heads % shared == 0, f"{heads} attention heads cannot share {shared} key-value heads")
         return AttentionSizes(hidden, heads, shared, width)
-
-
-def _number(value: Any) -> Any:
-    """Text of a choice as a whole number, where it is one."""
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10 else value
 
 
 def _first(error: ValidationError) -> str:
@@ -200,7 +179,7 @@ class LlamaConfig(RotaryFields):
     num_attention_heads: Size
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
-    rms_norm_eps: Fraction = 1e-6
+    rms_norm_eps: Number = 1e-6
     max_position_embeddings: Size
     tie_word_embeddings: bool = False
     eos_token_id: TokenIds = ()

@@ -26,7 +26,7 @@ from loopscope.models.layers.mask import (
     readout_context,
 )
 from loopscope.models.layers.residual import Block, Names, RMSNorm, read_blocks, run_blocks
-from loopscope.models.layers.rope import Positions
+from loopscope.models.layers.rope import Rotary
 from loopscope.models.protocol import AffineHead, BodyAndHead, Context, select
 
 
@@ -68,7 +68,7 @@ class LoopedDecoder(LoopedModule):
     unpadded = True
     alike = True
     prefix = False
-    rotary: Positions | None = None
+    rotary: Rotary | None = None
     lm_head: Linear
 
     def __init__(

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, ValidationInfo, model_validator
 from torch import Tensor, nn
 
-from loopscope.errors import LoopscopeError, shown
+from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import TensorEntry
 from loopscope.models.families import family
@@ -32,7 +32,7 @@ from loopscope.models.layers.mask import KeyValueCache
 from loopscope.models.layers.residual import Block, Names, WeightlessNorm
 from loopscope.models.protocol import Context
 
-_LAYER = re.compile(r"model\.(H|L)_module\.layers\.(\d{1,6})\.")
+_LAYER = re.compile(r"model\.[HL]_module\.layers\.(\d{1,6})\.")
 _BLOCKS = {
     "attn.gqkv_proj.weight": [f"self_attn.{name}_proj.weight" for name in ("gate", "q", "k", "v")],
     "attn.o_proj.weight": ["self_attn.o_proj.weight"],
@@ -48,7 +48,7 @@ class HrmTextConfig(LlamaConfig):
     fixed = only(LlamaConfig.fixed, attention_bias=False, mlp_bias=False)
     H_cycles: Loops
     L_cycles: Annotated[int, Field(gt=0, le=1000)] = option(
-        ..., "updates of the fast state z_L in a step, instead of the checkpoint's own number", in_file=True
+        ..., "updates of the fast state z_L in a step, instead of the checkpoint's own number"
     )
     attention: Literal["prefix", "causal"] | None = option(
         None, "prefix (the prompt attends both ways, as in training) or causal"
@@ -64,27 +64,12 @@ class HrmTextConfig(LlamaConfig):
         names = (info.context or {}).get("tensors")
         if names is None:
             return values | {"num_hidden_layers": values.get("num_layers_per_stack", values.get("num_hidden_layers"))}
-        found = [match for match in map(_LAYER.match, names) if match]
-        high, low = (len({match[2] for match in found if match[1] == stack}) for stack in "HL")
-        if high != low or not high:
-            raise cls.fault(
-                f"the checkpoint holds {high} layers of H_module and {low} of L_module: "
-                "it is incomplete or of another architecture"
-            )
-        return values | {"num_hidden_layers": high}
-
-    @model_validator(mode="after")
-    def _supported(self) -> Self:
-        if self.num_key_value_heads not in (None, self.num_attention_heads):
-            raise self.fault(f"num_key_value_heads {self.num_key_value_heads} is not supported, only those of queries")
-        if self.attention == "prefix" and not self.prefix_lm:
-            raise self.fault("prefix_lm is false: choose attention=causal")
-        return self
+        return values | {"num_hidden_layers": len({match[1] for match in map(_LAYER.match, names) if match})}
 
     @property
     def prefix(self) -> bool:
         """Whether the prompt attends both ways."""
-        return self.prefix_lm and self.attention != "causal"
+        return self.prefix_lm if self.attention is None else self.attention == "prefix"
 
 
 class GatedAttention(Attention):
@@ -153,10 +138,7 @@ class HrmText(LoopedDecoder):
         for name, entry in tensors.items():
             layer = _LAYER.match(name)
             parts = [layer[0] + part for part in _BLOCKS.get(name[layer.end() :], [])] if layer else []
-            for part in entry.row_blocks(parts) if parts else [entry]:
-                if part.name in found:
-                    raise LoopscopeError(f"the checkpoint stores {shown(part.name)} twice, joined and by itself")
-                found[part.name] = part
+            found |= {part.name: part for part in (entry.row_blocks(parts) if parts else [entry])}
         return found
 
     def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:

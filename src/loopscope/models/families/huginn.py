@@ -1,36 +1,33 @@
-"""Huginn: prelude, recurrent core and coda of blocks that norm the residual sum.
+"""Huginn, and retrofitted recurrence: its skeleton grown out of the layers of a Llama or an OLMo-2.
 
     e = prelude(scale · wte[ids]),   s_0 drawn,   s_{t+1} = core(adapter([s_t ; e]))
-    logits_t = lm_head(ln_f(coda(ln_f(s_t))))
-    block:  x ← norm_2(x + attention(norm_1(x))),   x ← norm_4(x + mlp(norm_3(x)))
+    Huginn     x ← norm_2(x + attention(norm_1(x))),   x ← norm_4(x + mlp(norm_3(x)))
+               logits_t = lm_head(ln_f(coda(ln_f(s_t))))
+    Llama      x ← x + attention(norm_1(x)),   x ← x + mlp(norm_2(x)),   logits_t = lm_head(ln_f(coda(s_t)))
+    OLMo       x ← x + norm_1(attention(x)),   x ← x + norm_2(mlp(x)),   flat norms on q and k, logits as Llama's
 
-The raw output of the core is the state boundary. A bias is added to queries and keys before the rotation, whose pairs
-are interleaved.
+The raw output of the core is the state boundary. Huginn adds a bias to queries and keys before the rotation, whose
+pairs are interleaved.
+
+A retrofitted configuration calls itself Huginn's; only the tensors tell the variants apart. `rope_theta` holds the base
+of the rotation, `rope_base` is left over and unused, and the width of the drawn state is the inherited
+`init_values.std`, not a function of the hidden size. The token ids named in the configuration are Huginn's and are not
+read.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from loopscope.models.batch import Batch
 from loopscope.models.families import family
-from loopscope.models.families.config import (
-    FamilyConfig,
-    Fraction,
-    Layers,
-    LayersOrNone,
-    Loops,
-    Number,
-    RotaryFields,
-    Size,
-    TokenIds,
-    only,
-)
+from loopscope.models.families.config import FamilyConfig, Layers, Loops, Number, RotaryFields, Size, TokenIds, only
 from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.initial_state import DrawsState, InitialState
 from loopscope.models.layers.attention import Attention, AttentionSizes, Kind
@@ -63,11 +60,10 @@ class RavenConfig(RotaryFields):
     n_heads: Size
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
-    n_layers: Layers | None = None
-    n_layers_in_prelude: LayersOrNone
+    n_layers_in_prelude: Layers
     n_layers_in_recurrent_block: Layers
-    n_layers_in_coda: LayersOrNone
-    norm_eps: Fraction = 1e-6
+    n_layers_in_coda: Layers
+    norm_eps: Number = 1e-6
     init_values: InitValues = InitValues()
 
     @property
@@ -113,6 +109,46 @@ class HuginnConfig(RavenConfig):
         return self.init_values.embed_scale or math.sqrt(self.n_embd)
 
 
+class RetrofitConfig(RavenConfig):
+    """config.json of a retrofitted checkpoint."""
+
+    title = "Retrofitted Llama"
+    rounded: ClassVar[bool] = True
+    """The published Llama code rounds its rotation tables to the model's dtype."""
+    fixed = only(RavenConfig.fixed, qk_bias=False)
+    max_position_embeddings: Size
+    mean_recurrence: Loops
+    tie_embeddings: bool = False
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        self.require(self.init_values.std is not None, "init_values is missing; it holds the std of the initial state")
+        self.rotary  # noqa: B018
+        return self
+
+    @property
+    def positions(self) -> int:
+        """The most that a sequence may have."""
+        return self.max_position_embeddings
+
+    @property
+    def rotary(self) -> Rotary:
+        """What positions mean."""
+        return self.half_split(self.sizes.head_width, rounded=self.rounded)
+
+    @property
+    def scale(self) -> float:
+        """Of the embedding and of the drawn state."""
+        return self.init_values.embed_scale or 1.0
+
+
+class RetrofitOlmoConfig(RetrofitConfig):
+    """The same of a retrofitted OLMo-2."""
+
+    title = "Retrofitted OLMo-2"
+    rounded = False
+
+
 class BiasedAttention(Attention):
     """Attention with a bias on queries and keys."""
 
@@ -131,6 +167,20 @@ class HuginnBlock(Block):
 
     attention_names = Names("attn", "norm_1", sum_norm="norm_2")
     mlp_names = Names("mlp", "norm_3", sum_norm="norm_4")
+
+
+class RetrofitLlamaBlock(Block):
+    """Norms before each branch."""
+
+    attention_names = Names("attn", "norm_1")
+    mlp_names = Names("mlp", "norm_2")
+
+
+class RetrofitOlmoBlock(Block):
+    """Norms on each branch's output."""
+
+    attention_names = Names("attn", branch_norm="norm_1")
+    mlp_names = Names("mlp", branch_norm="norm_2")
 
 
 def _is_huginn(config: Mapping[str, Any], tensors: Collection[str] | None) -> bool:
@@ -164,9 +214,13 @@ class Huginn(LoopedDecoder, DrawsState):
 
     def block(self, config: Any) -> Block:
         """A block of any part."""
-        attention = BiasedAttention(config.sizes, biased=config.qk_bias)
+        return self.block_of(HuginnBlock, BiasedAttention(config.sizes, biased=config.qk_bias))
+
+    def block_of(self, kind: type[Block], attention: Attention) -> Block:
+        """A block with this attention, with the MLP and the norms of the configuration."""
+        config = self.config
         mlp = GatedMLP(config.n_embd, config.intermediate_size, "fc proj")
-        return HuginnBlock(attention, mlp, lambda: RMSNorm(config.n_embd, config.norm_eps))
+        return kind(attention, mlp, lambda: RMSNorm(config.n_embd, config.norm_eps))
 
     def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """The prelude's output, which every step reads, and the drawn s_0."""
@@ -189,3 +243,38 @@ class Huginn(LoopedDecoder, DrawsState):
         """The norm, the coda, the norm again and the head."""
         norm = self.transformer["ln_f"]
         return Readout(self.lm_head, norm, self.transformer["coda"], enter=norm)
+
+
+def _is_llama(config: Mapping[str, Any], tensors: Collection[str] | None) -> bool:
+    foreign = (".norm_3.", ".norm_4.", ".q_norm.", ".k_norm.", "qk_bias", "freqs_cis")
+    return tensors is not None and not any(part in name for name in tensors for part in foreign)
+
+
+def _is_olmo(config: Mapping[str, Any], tensors: Collection[str] | None) -> bool:
+    return any(".attn.q_norm." in name for name in tensors or ())
+
+
+@family("retrofit-llama", RetrofitConfig, "RavenForCausalLM", "huginn_raven", recognises=_is_llama)
+class RetrofitLlama(Huginn):
+    """A retrofitted Llama-3.2 or TinyLlama; padding on the right."""
+
+    ignored = frozenset()
+
+    def block(self, config: Any) -> Block:
+        """A Llama block."""
+        return self.block_of(RetrofitLlamaBlock, Attention(config.sizes, "Wqkv proj"))
+
+    @property
+    def readout_layers(self) -> Readout:
+        """The coda, the norm and the head."""
+        return Readout(self.lm_head, self.transformer["ln_f"], self.transformer["coda"])
+
+
+@family("retrofit-olmo", RetrofitOlmoConfig, "RavenForCausalLM", "huginn_raven", recognises=_is_olmo)
+class RetrofitOlmo(RetrofitLlama):
+    """A retrofitted OLMo-2; padding on the right."""
+
+    def block(self, config: Any) -> Block:
+        """An OLMo block."""
+        attention = Attention(config.sizes, "Wqkv proj", qk_norm="flat", norm_eps=config.norm_eps)
+        return self.block_of(RetrofitOlmoBlock, attention)

@@ -219,13 +219,6 @@ class IfmLooped(LoopedDecoder, DrawsState):
             found[renamed.get(prefix, "") + name[len(prefix) :]] = entry
         return found
 
-    @torch.no_grad()
-    def fill_buffers(self) -> None:
-        """Random weights: norms are one, whose stored offset is zero."""
-        for module in self.modules():
-            if isinstance(module, OffsetNorm):
-                module.weight.zero_()
-
     @property
     def core(self) -> nn.ModuleList:
         """The looped layers."""

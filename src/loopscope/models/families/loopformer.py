@@ -16,12 +16,12 @@ of the blocks have no weight; every norm's eps is float32's own. Times are added
 
 from __future__ import annotations
 
-import fractions
 import math
-from typing import Annotated, Any, Self, cast
+from fractions import Fraction
+from typing import Annotated, Any, cast
 
 import torch
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -40,8 +40,6 @@ from loopscope.models.protocol import Context
 EPS = torch.finfo(torch.float32).eps
 TIME_WIDTH = 256
 TRAINED_STEPS = 8
-MOST_STEPS = 1000
-"""Of a schedule or a budget; a hundred times what was trained."""
 
 
 class TmltConfig(FamilyConfig):
@@ -58,18 +56,17 @@ class TmltConfig(FamilyConfig):
     bias: bool = False
     eos_token_id: TokenIds = ()
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.n_embd % self.n_head:
-            raise self.fault(f"n_embd {self.n_embd} does not divide into n_head {self.n_head}")
-        return self
+    @property
+    def sizes(self) -> AttentionSizes:
+        """Of the attention layers."""
+        return self.attention_sizes(self.n_embd, self.n_head)
 
 
 class LoopFormerConfig(TmltConfig):
     """config.json of a LoopFormer checkpoint, and the sizes of its steps, which were trained to sum to 1."""
 
     title = "LoopFormer"
-    budget: Annotated[int, Field(gt=0, le=MOST_STEPS)] | None = option(None, "M steps of 1/M instead of eight of 1/8")
+    budget: Layers | None = option(None, "M steps of 1/M instead of eight of 1/8")
     schedule: Annotated[str, BeforeValidator(str)] | None = option(None, "the steps, e.g. 1/2+1/4+1/8+1/8")
 
     @property
@@ -78,21 +75,14 @@ class LoopFormerConfig(TmltConfig):
         if self.schedule is None:
             count = self.budget or TRAINED_STEPS
             return (1 / count,) * count
-        if self.budget is not None:
-            raise self.fault("budget and schedule both name the steps: give one of them")
-        parts = self.schedule.split("+")
-        if len(parts) > MOST_STEPS:
-            raise self.fault(f"schedule= names {len(parts)} steps, more than the {MOST_STEPS} allowed")
-        return tuple(self._size(part) for part in parts)
-
-    def _size(self, part: str) -> float:
+        self.require(self.budget is None, "budget and schedule both name the steps: give one of them")
         try:
-            size = float(fractions.Fraction(part)) if len(part) <= 20 else math.nan
+            sizes = tuple(float(Fraction(part)) for part in self.schedule.split("+"))
         except (ValueError, ZeroDivisionError):
-            size = math.nan
-        if not 0 < size <= 1:
-            raise self.fault(f"schedule: {shown(part)} is not a step above 0 and up to 1: write e.g. 1/2+1/4+1/8+1/8")
-        return size
+            sizes = (0.0,)
+        fits = all(0 < size <= 1 for size in sizes)
+        self.require(fits, f"schedule {shown(self.schedule)}: write steps above 0 and up to 1, as in 1/2+1/4+1/8+1/8")
+        return sizes
 
 
 class TimeEmbedder(nn.Module):
@@ -131,9 +121,8 @@ class TimedBlock(nn.Module):
 
     def __init__(self, config: TmltConfig) -> None:
         super().__init__()
-        hidden, heads, bias = config.n_embd, config.n_head, config.bias
-        sizes = AttentionSizes(hidden, heads, heads, hidden // heads)
-        self.attn = Attention(sizes, "c_attn c_proj", bias=bias, output_bias=bias)
+        hidden, bias = config.n_embd, config.bias
+        self.attn = Attention(config.sizes, "c_attn c_proj", bias=bias, output_bias=bias)
         self.mlp = GeluMLP(hidden, config.intermediate_dim, bias=bias)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(hidden, 4 * hidden))
 

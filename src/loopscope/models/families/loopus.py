@@ -6,18 +6,17 @@
 
 The gated state is the boundary. The readout runs the decoder's layers, which attend, so it is not affine. The gate and
 the exit head keep float32 where the model is in 16 bits. The exit head's confidence is sigmoid(q_head(H_t)) where the
-text ends: at every position here, as if the text ended there; a step that exceeds the threshold is the last
-(`exit=none` leaves that out).
+text ends: at every position here, as if the text ended there; a step that exceeds the threshold is the last.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any
 
 import torch
-from pydantic import model_validator
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -25,7 +24,7 @@ from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import TensorEntry
 from loopscope.models.exit_gate import ExitGate
 from loopscope.models.families import family
-from loopscope.models.families.config import FamilyConfig, LlamaConfig, Loops, Number, only, option
+from loopscope.models.families.config import FamilyConfig, LlamaConfig, Loops, Number, only
 from loopscope.models.families.decoder import LoopedDecoder, Readout, llama_layer
 from loopscope.models.layers.linear import Embedding, Linear, linear
 from loopscope.models.layers.mask import KeyValueCache
@@ -48,31 +47,12 @@ class LoopUSConfig(FamilyConfig):
     title = "LoopUS"
     base_config_dict: Qwen3Config
     encoder_layer_indices: list[int]
-    reasoning_layer_indices: list[int]
+    reasoning_layer_indices: Annotated[list[int], Field(min_length=1)]
     decoder_layer_indices: list[int]
     N: Loops
     q_threshold: Number = 0.9
     q_eval_interval: int = 1
     halting_strategy: str = "threshold"
-    exit: Literal["threshold", "none"] | None = option(
-        None, "threshold (the checkpoint's confidence exit is recorded) or none"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        used = [*self.encoder_layer_indices, *self.reasoning_layer_indices, *self.decoder_layer_indices]
-        count = self.base_config_dict.num_hidden_layers
-        self.require(len(set(used)) == len(used), "the layer_indices name a layer twice")
-        self.require(set(used) <= set(range(count)), f"the layer_indices must be layers from 0 to {count - 1}")
-        self.require(bool(self.reasoning_layer_indices), "reasoning_layer_indices names no layer to loop")
-        # What the other strategies decide is not certain.
-        known = self.halting_strategy == "threshold" and self.q_eval_interval == 1
-        self.require(
-            known or self.exit is not None,
-            f"halting_strategy {self.halting_strategy!r} with q_eval_interval {self.q_eval_interval} is not supported, "
-            "only 'threshold' with 1; choose exit=none",
-        )
-        return self
 
 
 class UpdateGate(nn.Module):
@@ -156,8 +136,8 @@ class LoopUS(LoopedDecoder):
 
     @property
     def exit_gate(self) -> ExitGate | None:
-        """The exit head with the checkpoint's own threshold; None where `exit=none` was chosen."""
-        if self.config.exit == "none":
+        """The exit head with the checkpoint's own threshold; None for strategies whose decisions are not certain."""
+        if (self.config.halting_strategy, self.config.q_eval_interval) != ("threshold", 1):
             return None
         return ExitGate(self.gate_logits, self.config.q_threshold, self.trained_depth, "threshold")
 

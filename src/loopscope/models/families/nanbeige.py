@@ -9,9 +9,7 @@ readout is not affine. A head is wider than the hidden size over the number of h
 
 from __future__ import annotations
 
-from typing import Self
-
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from loopscope.models.batch import Batch
@@ -34,12 +32,6 @@ class NanbeigeConfig(LlamaConfig):
     num_loops: Loops = 2
     loop_loss_weights: list[float] = Field(default_factory=list)
     skip_loop_final_norm: bool = False
-
-    @model_validator(mode="after")
-    def _unscaled(self) -> Self:
-        if any(given is not None and given.scaling() for given in (self.rope_scaling, self.rope_parameters)):
-            raise self.fault("rope_scaling is not supported, only null")
-        return self
 
     @property
     def loops(self) -> int:

@@ -26,7 +26,7 @@ from torch import Tensor
 from loopscope.models.batch import Batch
 from loopscope.models.exit_gate import ExitGate
 from loopscope.models.families import family
-from loopscope.models.families.config import Fraction, LlamaConfig, Loops, Size, only, option
+from loopscope.models.families.config import LlamaConfig, Loops, Number, Size, only, option
 from loopscope.models.families.decoder import LoopedLlama, Readout, llama_layer
 from loopscope.models.layers.linear import Linear, linear
 from loopscope.models.layers.mask import KeyValueCache
@@ -41,7 +41,7 @@ class OuroConfig(LlamaConfig):
     fixed = only(LlamaConfig.fixed, attention_bias=False)
     max_position_embeddings: Size = 65536
     total_ut_steps: Loops = 4
-    early_exit_threshold: Fraction = 1.0
+    early_exit_threshold: Number = 1.0
     inside: Annotated[int, Field(ge=0)] = option(
         0, "the layer before which the state is taken, with the rest of the stack as readout"
     )

@@ -4,12 +4,12 @@
     s_{t+1} = core(a · s_t + δ · (B e)),  logits_t = lm_head(ln_f(coda(C s_t)))
     block:  x ← x + c_proj(attention(norm_1(x))),   x ← x + proj(½ relu(fc(norm_2(x)))²)
 
-Queries and keys are rotated in interleaved pairs, by the table that the checkpoint stores, and then normed head by
+Queries and keys are rotated in interleaved pairs and then normed head by
 head without a weight. Every other layer adds to its values, with h = norm_1(x),
 
     v ← v + 2 sigmoid(ve_gate(h[:32])) · value_embeds[layer][token id]
 
-in the coda, too: the readout therefore asks for `context`. A layer does so if both tensors are in the checkpoint.
+in the coda, too: the readout therefore asks for `context`. A layer does so if the checkpoint has a table for it.
 
 s_0 is drawn as Huginn's is (`initial_state`); `initial_state=official` follows the published code's calls. In BF16 the
 table, A_log and dt_bias are rounded like every other weight, as the published code's cast does; δ and a are then worked
@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from pydantic import Field, ValidationInfo, model_validator
@@ -31,18 +32,19 @@ from torch.nn import functional
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.families import family
-from loopscope.models.families.config import FamilyConfig, Fraction, LayersOrNone, Loops, Number, Size, only, option
+from loopscope.models.families.config import FamilyConfig, Layers, Loops, Number, Size, only, option
 from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.initial_state import DrawsState, InitialState, Rule
 from loopscope.models.layers.attention import AttentionSizes, RotatedThenNormed
 from loopscope.models.layers.linear import Embedding, Fusing, Linear, SquaredReluMLP, linear
 from loopscope.models.layers.mask import AttentionContext, KeyValueCache
 from loopscope.models.layers.residual import Block, Names, RMSNorm
-from loopscope.models.layers.rope import StoredRotary, fill_table
+from loopscope.models.layers.rope import Rotary
 from loopscope.models.protocol import BodyAndHead, Context
 
 GATE_CHANNELS = 32
 PARTS = ("prelude", "core_block", "coda")
+_TABLE = re.compile(r"value_embeds\.(\d{1,6})\.")
 
 
 class RopeSettings(FamilyConfig):
@@ -73,10 +75,10 @@ class ParcaeConfig(FamilyConfig):
     intermediate_size: Size
     recurrent_intermediation_embedding_dimension: Size | None = None
     num_attention_heads: Size
-    n_layers_in_prelude: LayersOrNone
-    n_layers_in_recurrent_block: LayersOrNone
-    n_layers_in_coda: LayersOrNone
-    norm_eps: Fraction = 1e-5
+    n_layers_in_prelude: Layers
+    n_layers_in_recurrent_block: Layers
+    n_layers_in_coda: Layers
+    norm_eps: Number = 1e-5
     block_size: Size = 2048
     mean_recurrence: Loops = 8
     tie_embeddings: bool = True
@@ -85,45 +87,18 @@ class ParcaeConfig(FamilyConfig):
         "question", "question (by position), paper (in one call) or official (the published calls)"
     )
     value_layers: frozenset[int] = Field(frozenset(), description="layers, counted through, that add values of tokens")
-    unpaired: frozenset[str] = Field(frozenset(), description="stored gates and tables without the other of the two")
 
     @model_validator(mode="before")
     @classmethod
     def _find_value_layers(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """Layers whose gate and table are both there; without a checkpoint every other layer, the last among them."""
+        """Layers that have a table; without a checkpoint every other layer, the last among them."""
         names = (info.context or {}).get("tensors")
-        counts: list[Any] = [values.get(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda")]
-        if not all(isinstance(count, int) for count in counts):
-            return values
-        blocks = [f"{part}.{i}" for part, count in zip(PARTS, counts, strict=True) for i in range(count)]
-        if names is None:
-            return values | {"value_layers": frozenset(range(len(blocks) - 1, -1, -2)), "unpaired": frozenset()}
-        pairs = [
-            {f"transformer.{block}.attn.ve_gate.weight", f"value_embeds.{number}.weight"}
-            for number, block in enumerate(blocks)
-        ]
-        paired = frozenset(number for number, pair in enumerate(pairs) if pair <= names)
-        rest = frozenset().union(*(pair & names for number, pair in enumerate(pairs) if number not in paired))
-        return values | {"value_layers": paired, "unpaired": rest}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_width(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Refuses a core of another width or other heads."""
-        for name, same in (
-            ("recurrent_embedding_dimension", "n_embd"),
-            ("num_key_value_heads", "num_attention_heads"),
-            ("recurrent_num_attention_heads", "num_attention_heads"),
-        ):
-            if values.get(name) not in (None, values.get(same)):
-                raise cls.fault(f"{name} {values[name]} is not supported, only {values.get(same)}")
-        return values
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        wide = self.n_embd >= GATE_CHANNELS
-        self.require(wide, f"n_embd {self.n_embd} is smaller than the {GATE_CHANNELS} channels of a value gate")
-        return self
+        if names is not None:
+            tables = (_TABLE.match(name) for name in names)
+            return values | {"value_layers": frozenset(int(table[1]) for table in tables if table)}
+        counts = [values.get(f"n_layers_in_{part}") for part in ("prelude", "recurrent_block", "coda")]
+        layers = sum(count for count in counts if isinstance(count, int))
+        return values | {"value_layers": frozenset(range(layers - 1, -1, -2))}
 
     @property
     def sizes(self) -> AttentionSizes:
@@ -205,11 +180,12 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-@family("parcae", ParcaeConfig, "ParcaeConfig")
+@family("parcae", ParcaeConfig, "ParcaeConfig", "Parcae")
 class Parcae(LoopedDecoder, DrawsState):
     """Parcae at any size; padding on the right."""
 
     boundary = "the recurrent core's raw output, before the coda"
+    ignored = frozenset({"freqs_cis"})
 
     def __init__(self, config: ParcaeConfig) -> None:
         wide, vocabulary = config.n_embd, config.padded_vocab_size or config.vocab_size
@@ -226,8 +202,6 @@ class Parcae(LoopedDecoder, DrawsState):
             self.transformer[name] = RMSNorm(wide, config.norm_eps)
         self.value_embeds = nn.ModuleDict({str(n): Embedding(vocabulary, wide) for n in sorted(config.value_layers)})
         self.lm_head = Linear(wide, vocabulary, bias=False)
-        self.register_buffer("freqs_cis", torch.empty(1, config.block_size, 1, config.sizes.head_width // 2, 2))
-        self.ignored = config.unpaired
         self.tie_head(config.tie_embeddings, "transformer.wte.weight")
 
     def _block(self, number: int, part: str) -> ParcaeBlock:
@@ -240,13 +214,10 @@ class Parcae(LoopedDecoder, DrawsState):
         return ParcaeBlock(attention, mlp, lambda: RMSNorm(config.n_embd, config.norm_eps))
 
     @property
-    def rotary(self) -> StoredRotary:  # type: ignore[override]
-        """The checkpoint's own table."""
-        return StoredRotary(self.get_buffer("freqs_cis"))
-
-    def fill_buffers(self) -> None:
-        """The table that the configuration describes, for a model without a checkpoint."""
-        fill_table(self.get_buffer("freqs_cis"), self.config.rope_settings.rope_base)
+    def rotary(self) -> Rotary:  # type: ignore[override]
+        """What positions mean; the table is stored with the weights, and rounded as they are."""
+        config = self.config
+        return Rotary(config.sizes.head_width, config.rope_settings.rope_base, "interleaved", stored=self.dtype)
 
     def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
         """As ever; the published code draws in the model's dtype."""

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from loopscope.models.batch import Batch, Parts
-from loopscope.models.layers.rope import Positions, RotaryTables
+from loopscope.models.layers.rope import Rotary, RotaryTables
 
 
 class KeysValues(NamedTuple):
@@ -146,7 +146,7 @@ class AttentionContext:
 
 
 def attention_context(
-    batch: Batch, rotary: Positions | None, dtype: torch.dtype, *, prefix: bool = False
+    batch: Batch, rotary: Rotary | None, dtype: torch.dtype, *, prefix: bool = False
 ) -> AttentionContext:
     """Of a whole batch, padded on either side, packed or not; `prefix` as in `causal_mask`."""
     tables = None if rotary is None else rotary.tables(positions_of(batch), dtype)
@@ -156,7 +156,7 @@ def attention_context(
 
 
 def cached_context(
-    batch: Batch, cache: KeyValueCache, rotary: Positions | None, dtype: torch.dtype, *, prefix: bool = False
+    batch: Batch, cache: KeyValueCache, rotary: Rotary | None, dtype: torch.dtype, *, prefix: bool = False
 ) -> AttentionContext:
     """Of new positions (`batch.position_ids`) that continue the cache.
 
@@ -177,7 +177,7 @@ def seen_in_cache(cache: KeyValueCache, positions_BS: Tensor) -> Tensor:
 
 
 def readout_context(
-    width: int, device: torch.device, rotary: Positions | None, dtype: torch.dtype, *, plain: bool
+    width: int, device: torch.device, rotary: Rotary | None, dtype: torch.dtype, *, plain: bool
 ) -> AttentionContext:
     """Of a readout's layers: it gets nothing but states, so rows begin at position 0 and pad on the right."""
     positions = torch.arange(width, device=device)[None]

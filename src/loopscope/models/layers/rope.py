@@ -5,9 +5,9 @@
 
 for the i-th pair (a, b) of a head. Pairs are (i, i + P/2) in the "half" layout and (2i, 2i + 1) in the
 "interleaved" one. Frequencies and angles are float32 whatever the model's dtype, and they are worked out when
-they are needed; Parcae alone stores the tables with its weights (`StoredRotary`). `rounded` tables are rounded to
-the model's dtype before they are used, which some published implementations do and others do not; in BF16 the
-difference shows.
+they are needed. `rounded` tables are rounded to the dtype of the arithmetic before they are used, which some published
+implementations do and others do not; in BF16 the difference shows. Parcae and Attractor store their tables with the
+weights: those are rounded to the dtype of the weights (`stored`) and used in float32.
 
 Shapes: B rows, S positions, H heads, P head width, R = P/2 pairs.
 """
@@ -60,6 +60,7 @@ class Rotary:
     layout: Layout = "half"
     rounded: bool = False
     scaling: Scaling | None = None
+    stored: torch.dtype | None = None
 
     def frequencies(self) -> Tensor:
         """f_i, [R] float32 on the CPU (another device's power function differs in the last bit)."""
@@ -76,34 +77,10 @@ class Rotary:
         """Tables for positions [1 or B, S], ready for queries and keys of `dtype`."""
         angles = positions.to(torch.float32)[..., None, None] * _frequencies_on(self, positions.device)
         keep = torch.float64 if dtype == torch.float64 else dtype if self.rounded else torch.float32
-        cos, sin = angles.cos().to(keep), angles.sin().to(keep)
+        cos, sin = (table.to(self.stored or keep).to(keep) for table in (angles.cos(), angles.sin()))
         if self.layout == "half":
             return RotaryTables(torch.cat([cos, cos], dim=-1), torch.cat([sin, sin], dim=-1), "half")
         return RotaryTables(cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1), "interleaved")
-
-
-@dataclass(frozen=True, eq=False)
-class StoredRotary:
-    """Positions whose cos and sin a checkpoint brings along, [1, positions, 1, R, 2]; pairs are interleaved."""
-
-    table: Tensor
-
-    def tables(self, positions: Tensor, dtype: torch.dtype) -> RotaryTables:
-        """As `Rotary.tables`."""
-        keep = torch.float64 if dtype == torch.float64 else torch.float32
-        pairs = self.table[0, :, 0].to(keep)[positions]
-        cos, sin = (part[..., None, :].repeat_interleave(2, dim=-1) for part in pairs.unbind(-1))
-        return RotaryTables(cos, sin, "interleaved")
-
-
-Positions = Rotary | StoredRotary
-
-
-def fill_table(table: Tensor, theta: float) -> None:
-    """Fills the table of a `StoredRotary` with the angles of a base, for a model without a checkpoint."""
-    rotary = Rotary(2 * table.shape[3], theta, "interleaved")
-    cos, sin, _ = rotary.tables(torch.arange(table.shape[1])[None], torch.float32)
-    table.copy_(torch.stack([cos[..., ::2], sin[..., ::2]], dim=-1))
 
 
 @functools.lru_cache(maxsize=16)

@@ -52,23 +52,6 @@ class EndpointDistributions:
         return torch.stack(self.fields())
 
 
-@dataclass(frozen=True)
-class EndpointDecomposition:
-    """ΔU = A − C, its terms computed independently, averaged over reference tokens.
-
-    Attributes:
-        gain: ΔU = φ(1).
-        slope: A = φ'(0).
-        divergence: C, the mean of KL(p(0)‖p(1)).
-        residual: ΔU − (A − C), zero but for rounding.
-    """
-
-    gain: Tensor
-    slope: Tensor
-    divergence: Tensor
-    residual: Tensor
-
-
 def endpoint_distributions(z0_tV: Tensor, v_tV: Tensor) -> EndpointDistributions:
     """Compare softmax(z0) with softmax(z0 + v), some tokens at a time."""
     rows = max(1, _ELEMENTS.get(z0_tV.device.type, _MOST_ELEMENTS) // z0_tV.shape[1])

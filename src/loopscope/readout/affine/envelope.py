@@ -124,11 +124,11 @@ def cell_bounds(derivatives: Tensor, spread_t: Tensor, width: float) -> CellBoun
 
     B_l, B_r = V_l + e**2, V_r + e**2
     cap = (0.25 * R**2).expand_as(B_l)
-    upper = _choose_smallest([(B_l, B_r * grow_a), (B_l * grow_b, B_r), (cap, cap)])
+    upper = choose_smallest([(B_l, B_r * grow_a), (B_l * grow_b, B_r), (cap, cap)])
     from_left = (V_l, B_l * (1.0 - a) + h * (k3_l - 2.0 * e * V_l) - e**2)
     from_right = (B_r * (1.0 - b) - h * (k3_r + 2.0 * e * V_r) - e**2, V_r)
     zero = torch.zeros_like(V_l)
-    lower = _choose_largest([from_left, from_right, (zero, zero)])
+    lower = choose_largest([from_left, from_right, (zero, zero)])
 
     sup_V = torch.maximum(*upper)
     inf_V = torch.minimum(*lower).clamp(min=0.0)
@@ -167,7 +167,7 @@ def envelope_from_bounds(
     return Envelope(alone, upper[0], lower[0], bound[0], range_moments[0])
 
 
-def _choose_smallest(bounds: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def choose_smallest(bounds: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Of several functions given by their two end values, the one with the smallest sum, token by token."""
     left, right = bounds[0]
     for other_left, other_right in bounds[1:]:
@@ -176,7 +176,7 @@ def _choose_smallest(bounds: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tenso
     return left, right
 
 
-def _choose_largest(bounds: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def choose_largest(bounds: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Of several functions given by their two end values, the one with the largest sum, token by token."""
-    left, right = _choose_smallest([(-a, -b) for a, b in bounds])
+    left, right = choose_smallest([(-a, -b) for a, b in bounds])
     return -left, -right

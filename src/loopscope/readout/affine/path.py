@@ -16,13 +16,12 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.readout.affine import kernel
-from loopscope.readout.affine.autograd import AutogradBackend
-from loopscope.readout.affine.endpoint import EndpointDecomposition, EndpointDistributions
+from loopscope.readout.affine.endpoint import EndpointDistributions
 from loopscope.readout.affine.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
 from loopscope.readout.affine.kernel import KernelBackend
 from loopscope.readout.affine.moments import MomentsBackend
 from loopscope.readout.affine.query import Backend, Query, Survey, grid, places_on
-from loopscope.readout.affine.reference import ReferenceBackend
+from loopscope.readout.affine.reference import AutogradBackend, ReferenceBackend
 from loopscope.readout.affine.sources import HeadLogits, LogitSource, StoredLogits, blocks
 from loopscope.readout.checks import (
     as_block,
@@ -172,14 +171,8 @@ class AffinePath(UtilityPath):
 
     @property
     def divergence(self) -> Tensor:
-        """C, the mean over reference tokens of KL(p(0)‖p(1)), from the endpoint distributions alone."""
+        """C, the mean over reference tokens of KL(p(0)‖p(1)), without A: ΔU = A − C (Prop. linear-endpoint)."""
         return self.distributions.divergence
-
-    @property
-    def decomposition(self) -> EndpointDecomposition:
-        """ΔU = A − C with its residual (Prop. linear-endpoint)."""
-        residual = self.gain - (self.slope - self.divergence)
-        return EndpointDecomposition(self.gain, self.slope, self.divergence, residual)
 
     def survey(self, count: int = 21, moments_at: Sequence[float] = (0.0,), order: int = 2) -> Survey:
         """φ at `count` even scales, derivatives at some of them and the endpoint distributions: see `Survey`.

@@ -44,6 +44,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from loopscope.readout.affine.envelope import choose_largest, choose_smallest
 from loopscope.readout.certified.intervals import Interval, total
 from loopscope.readout.certified.tokens import Moments
 
@@ -85,7 +86,7 @@ def cell_bounds(nodes: Moments, spread_t: Tensor, average: Average) -> Cells:
     e2 = e.square()
     B_l, B_r = left.variance + e2, right.variance + e2
     popoviciu = spread.square().times(0.25).high
-    upper = _smallest(
+    upper = choose_smallest(
         [
             (B_l.high, _times(B_r.high, grow_a)),
             (_times(B_l.high, grow_b), B_r.high),
@@ -96,7 +97,7 @@ def cell_bounds(nodes: Moments, spread_t: Tensor, average: Average) -> Cells:
     from_left = B_l * (one - a) + (left.third - (e * left.variance).times(2.0)).times(h) - e2
     from_right = B_r * (one - b) - (right.third + (e * right.variance).times(2.0)).times(h) - e2
     zero = torch.zeros_like(e.low)
-    lower = _largest([(left.variance.low, from_left.low), (from_right.low, right.variance.low), (zero, zero)])
+    lower = choose_largest([(left.variance.low, from_left.low), (from_right.low, right.variance.low), (zero, zero)])
 
     sup = Interval.point(torch.maximum(*upper))
     inf = Interval.point(torch.minimum(*lower).clamp(min=0.0))
@@ -152,20 +153,6 @@ def _times(value: Tensor, factor: Tensor) -> Tensor:
     return (Interval.point(value) * Interval.point(factor)).high
 
 
-def _smallest(bounds: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Of several functions given by their end values, the one with the smallest sum, token by token."""
-    left, right = bounds[0]
-    for other_left, other_right in bounds[1:]:
-        better = other_left + other_right < left + right
-        left, right = torch.where(better, other_left, left), torch.where(better, other_right, right)
-    return left, right
-
-
-def _largest(bounds: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    left, right = _smallest([(-a, -b) for a, b in bounds])
-    return -left, -right
-
-
 @dataclass(frozen=True)
 class PathEnclosure:
     """What is enclosed of each example's path.
@@ -217,7 +204,7 @@ def certified_bounds(path: PathEnclosure, slope: Interval, quadratic: Interval, 
     L_D = (-path.cells.low).amax(1).clamp(min=0.0)
     safe_scale, safe_gain = _safe(slope, L_D)
     steepest = Interval.point(slope.magnitude) + Interval.point(path.cells.magnitude.amax(1))
-    missed = Interval.point(_distance(_maximiser(slope, quadratic), scale))
+    missed = Interval.point((_maximiser(slope, quadratic) - Interval.point(scale)).magnitude)
     regret = (Interval.point(_regret(residual, quadratic)) + missed * steepest).high
     return CertifiedBounds(L_D, safe_scale, safe_gain, C, residual, regret)
 
@@ -257,11 +244,6 @@ def _maximiser(slope: Interval, quadratic: Interval) -> Interval:
     at_end = Interval(torch.where(end.low > 0, one, zero), torch.where(end.high <= 0, zero, one))
     unknown = Interval(zero, one)
     return inside.where(quadratic.high < 0, at_end.where(quadratic.low >= 0, unknown))
-
-
-def _distance(where: Interval, scale: Tensor) -> Tensor:
-    point = Interval.point(scale)
-    return torch.maximum((where - point).magnitude, torch.zeros_like(scale))
 
 
 def _regret(epsilon: Tensor, quadratic: Interval) -> Tensor:

@@ -47,7 +47,7 @@ export const early = (id) => unpack(byId(id).textContent);
 
 const decoded = new Map();
 
-/** A pack that stands after it: decoded when it is first asked for, the last few are kept. */
+/** A pack that stands after it: decoded when it is first needed, the last few are kept. */
 export function late(id) {
   let found = decoded.get(id);
   decoded.delete(id);

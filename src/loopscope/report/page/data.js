@@ -182,7 +182,7 @@ export function address(view, values = {}) {
   return `#/${view}${query ? `?${query}` : ""}`;
 }
 
-/** Writes the address without opening anything: for choices within a view. A lasting choice is a step of its own, to
+/** Writes the address without opening anything: for choices within a view. A lasting choice is an entry of the history, to
  * which Back returns; a slider or a word that is being typed is not. */
 export function note(view, values, { step = false } = {}) {
   const to = address(view, values);

@@ -85,8 +85,8 @@ class Table {
 
   show(records, { sort, dir: direction, from }) {
     this.records = records;
-    const asked = Math.floor(Number(from) / PAGE) * PAGE;
-    this.start = asked > 0 && asked < records.length ? asked : 0;
+    const wanted = Math.floor(Number(from) / PAGE) * PAGE;
+    this.start = wanted > 0 && wanted < records.length ? wanted : 0;
     replace(this.head, COLUMNS.map((column) => this.heading(column, sort, direction)));
     this.fill();
   }

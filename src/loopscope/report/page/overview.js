@@ -29,8 +29,8 @@ function taskPart(title, chosen) {
       note("overview", chosen, { step: true });
     }),
   );
-  const asked = Number(chosen[task] ?? NaN);
-  choose(sets.some((set) => set.transitions.includes(asked)) ? asked : leading(sets));
+  const wanted = Number(chosen[task] ?? NaN);
+  choose(sets.some((set) => set.transitions.includes(wanted)) ? wanted : leading(sets));
   return h(
     "section",
     { class: "set" },
@@ -39,7 +39,7 @@ function taskPart(title, chosen) {
   );
 }
 
-/** The update that tells most in the run with most finite-step failures at its own. */
+/** The leading update of the run with the most finite-step failures there. */
 function leading(sets) {
   const entries = sets.map(({ overview }) => overview.updates[overview.leading]);
   return entries.reduce((best, entry) => (entry.outcomes[3].count > best.outcomes[3].count ? entry : best)).transition;

@@ -36,7 +36,7 @@ function known(record, details) {
 
 const CLOSE = 0.1;
 
-/** Where a path starts uphill and nobody could see it: the beginning, as large as its peak asks for. */
+/** Where a path starts uphill and nobody could see it: the beginning, enlarged until its peak can be seen. */
 function beginning({ A, Q, curve }, [low, high]) {
   let [at, peak] = curve.reduce((best, point) => (point[1] > best[1] ? point : best), [0, 0]);
   // Between two stored points only the quadratic model can tell how high the path goes.

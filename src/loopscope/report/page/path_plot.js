@@ -70,7 +70,7 @@ function boundBand(A, { L_D, mu }, x, y) {
   return s("polygon", { points: [...steps.map(at(mu)), ...steps.map(at(L_D)).reverse()].join(" "), fill: "var(--band)" });
 }
 
-/** A dashed line at a scale, and its name above the plot on a line of its own. */
+/** A dashed line at a scale, and its name above the plot on its line. */
 function guide({ symbol, words, value, fill }, at, y, bottom) {
   return s(
     "g",

@@ -69,7 +69,7 @@ function verdict(record, details) {
     `Progress: the update raises the utility by ${number(gain)} nats.${best.value < 1 ? ` It would have gained most at scale ${scale(best.value)}.` : ""}`,
     "Neutral: the utility is the same at both ends.",
     `Directional failure: the update starts ${A < 0 ? "downhill" : "level"} and ends ${number(-gain)} nats lower. The direction was wrong from the first step.`,
-    `Finite-step failure: the update starts uphill and ends ${number(-gain)} nats lower. The direction was right, the step too long. The quadratic model, made from the reference's own utility, would have stopped at ${scale(predicted.value)}${measured}`,
+    `Finite-step failure: the update starts uphill and ends ${number(-gain)} nats lower. The direction was right, the step too long. The quadratic model, computed with the reference, would have stopped at ${scale(predicted.value)}${measured}`,
   ][page.outcome[record]];
 }
 

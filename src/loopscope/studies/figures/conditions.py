@@ -225,6 +225,8 @@ def families(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
     table = families_table.table(records, bootstrap)
     if not table.rows:
         return table.notes[-1]
+    if len(table.rows) == 1:
+        return "one run and one task: name several runs to compare them"
     drawn = [row for row in table.rows if row["share"].value is not None]
     names = list(dict.fromkeys(map(_topology, table.rows)))
 

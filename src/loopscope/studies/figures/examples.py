@@ -339,7 +339,7 @@ def _regrets(axes: Axes, shown: list[Shown]) -> None:
 
 
 def _series_names(shown: Sequence[Shown]) -> list[str]:
-    """What tells the conditions apart, in as few words as possible."""
+    """What distinguishes the conditions, in as few words as possible."""
     conditions = [one.updates.condition for one in shown]
     for name in ("model_title", "set_title", "update"):
         names = [str(getattr(condition, name)) for condition in conditions]

@@ -82,7 +82,7 @@ def _steps(records: Records) -> Selection:
         notes.append("a monitor's log holds means and standard errors: its intervals are normal, its best depths bare")
     if not kept:
         how = f"measure checkpoints whose folders are named as step-1000, or give {setting('training_step', 1000)}"
-        notes.append(records.nothing(f"no run tells its training step: {how}"))
+        notes.append(records.nothing(f"no run has a training step: {how}"))
     return Selection(kept, tuple(notes))
 
 

@@ -7,8 +7,7 @@ import torch
 
 from loopscope.kernels.choice import implementation
 from loopscope.models import Batch
-from loopscope.models.families.huginn import Huginn, HuginnConfig
-from loopscope.models.families.retrofit import RetrofitConfig, RetrofitLlama
+from loopscope.models.families.huginn import Huginn, HuginnConfig, RetrofitConfig, RetrofitLlama
 from loopscope.readout import nonlinear_path_from_states
 
 SIZES = {
