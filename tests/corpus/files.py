@@ -100,7 +100,10 @@ def slots() -> Iterator[Slot]:
     yield Slot("Parquet rows", parquet, task)
     yield Slot("template", lambda p: p.file("mine.toml", SOLUTION), template)
     yield Slot(
-        "--config", lambda p: p.file("flags.yaml", "batch_size: 2\n"), flags, ("empty", "null", "an empty object")
+        "--config",
+        lambda p: p.file("flags.yaml", "batch_size: 2\n"),
+        flags,
+        ("empty", "null", "an empty object", "cut at the end"),
     )
     yield Slot("head", a_head, lambda p, f: run_call(lambda: load_head(f)))
     yield Slot("monitor's log", a_log, lambda p, f: run_command(["tables", str(f)]))
@@ -119,7 +122,7 @@ def slots() -> Iterator[Slot]:
 def a_head(place: Place) -> Path:
     from declared import head
 
-    card = {"kind": "exit", "model": "m", "boundary": "b", "labels": "l", "questions": 1, "positions": 1}
+    card = {"kind": "exit", "model": "m", "boundary": "b"}
     head(place, json.dumps(card))
     return place.here / "head.safetensors"
 
