@@ -28,6 +28,8 @@ NAMES = {
     "toy-ouro:inside=3": "toy-ouro, inside=3", "toy-huginn": "toy-huginn",
 }  # fmt: skip
 """Titles, in the order of the figure."""
+WIDEST = 6
+"""Columns of the figure; of more results those of stories are drawn."""
 ESTIMATES = ("fitted", "gain", "over_line", "over_temperature", "next_loop")
 
 
@@ -49,8 +51,8 @@ def title(result: dict[str, Any]) -> str:
 
 
 def draw(results: list[dict[str, Any]], picture: Path) -> None:
-    """One column for each model."""
-    groups = {title(result): (rows_of(result), result["trained_depth"]) for result in results}
+    """One column for each model and task."""
+    groups = {f"{title(result)}\n{result['task']}": (rows_of(result), result["trained_depth"]) for result in results}
     with matplotlib.rc_context(settings()):
         figure = Figure(figsize=(1.25 * len(groups) + 1, 3.4), layout="constrained")
         scale_panels(figure, groups)
@@ -93,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.write:
         if options.files:
             STORED.write_text(json.dumps(results) + "\n")
-        draw([result for result in results if result["task"] == "stories"], PICTURE)
+        draw(results if len(results) <= WIDEST else [one for one in results if one["task"] == "stories"], PICTURE)
     print(table(results))
 
 

@@ -18,7 +18,7 @@ import subprocess
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -33,7 +33,6 @@ from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.manifest import WorkUnit
 
 _SECONDS_TO_ANSWER = 10.0
-_SECONDS_BETWEEN_CHECKS = 1.0
 _ATTEMPTS = 4
 """How many workers may die over one unit before the run gives up on it."""
 
@@ -73,18 +72,17 @@ class RayEngine:
         except ImportError as error:
             raise LoopscopeError(f"{setting('engine', 'ray')} needs Ray: pip install ray") from error
         self._ray: Any = ray
-        self._config = config
         self._guard: subprocess.Popen[bytes] | None = None
         self._started = not ray.is_initialized()
         try:
-            self._make_portable()
+            self._make_portable(config)
             if self._started:
                 self._guard = connect(ray, config.workers)
             self._servers = _servers(ray)
             self._count, needed = _placement(self._ray.cluster_resources(), config.model_device, config.workers)
             # Once for all workers: a model in memory may be large. Questions go to a worker with its units.
-            self._sent = ray.put(config.model_copy(update={"tasks": (), "sample": None}))
-            self._actor: Any = self._ray.remote(**needed)(ReplicaWorker)
+            sent = ray.put(config.model_copy(update={"tasks": (), "sample": None}))
+            self._hire = partial(self._ray.remote(**needed)(ReplicaWorker).remote, sent, torch.get_num_threads())
             self._first_worker = self._hire()
             self.facts, self.tokenizer = self._get(self._first_worker.describe.remote())
         except BaseException:
@@ -96,9 +94,8 @@ class RayEngine:
             info = self.facts.info.model_copy(update={"weights": model_identity(given)})
             self.facts = dataclasses.replace(self.facts, info=info)
 
-    def run(self, units: Iterable[GivenUnit], done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
+    def run(self, units: Sequence[GivenUnit], done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
         """Each unit as a worker finishes it, counted just before; units go to the workers in turn."""
-        units = list(units)
         count, deaths = min(self._count, len(units)), Counter[str]()
         busy: dict[Any, tuple[Any, deque[GivenUnit]]] = {}
 
@@ -110,12 +107,11 @@ class RayEngine:
             start(self._hire() if place else self._first_worker, deque(units[place::count]))
         while busy:
             steps = self._first(busy)
-            _, share = busy[steps]
+            worker, share = busy.pop(steps)
             unit, questions = share[0]
             try:
                 measured: Measured[WorkUnit] = self._get(next(steps))
             except self._ray.exceptions.RayActorError as error:
-                del busy[steps]
                 deaths[unit.name] += 1
                 if deaths[unit.name] >= _ATTEMPTS:
                     raise LoopscopeError(
@@ -125,24 +121,23 @@ class RayEngine:
                 start(self._hire(), share)
                 continue
             share.popleft()
-            if not share:
-                del busy[steps]
+            if share:
+                busy[steps] = worker, share
             new = [question for question in questions if question.row not in done.get(unit, ())]
             yield MeasuredBatch(len(new), sum(question.positions for question in new))
             lost = [f"unit {unit.name} measured again: its worker died"] if deaths[unit.name] else []
             yield dataclasses.replace(measured, notices=[*lost, *measured.notices])
 
     def close(self) -> None:
-        """Leave the workers, which end with that, and end Ray itself where this engine started it."""
-        self._first_worker = None
+        """End Ray where this engine started it; elsewhere the workers end when nobody knows of them any more."""
         if self._started:
             self._ray.shutdown()
         if self._guard is not None:
             self._guard.communicate()  # it ends what is left
 
-    def _make_portable(self) -> None:
+    def _make_portable(self, config: MeasureConfig) -> None:
         """The user's modules travel with a model in memory: a worker may not find them."""
-        given, pickling = self._config.model_in_memory, self._ray.cloudpickle
+        given, pickling = config.model_in_memory, self._ray.cloudpickle
         if given is None:
             return
         try:
@@ -152,12 +147,9 @@ class RayEngine:
         except Exception as error:  # whatever an object's own code raises
             reason = " ".join(str(error).split()) or type(error).__name__
             raise LoopscopeError(
-                f"{self._config.model_spec} cannot be sent to {setting('engine', 'ray')}'s workers ({reason}): give"
+                f"{config.model_spec} cannot be sent to {setting('engine', 'ray')}'s workers ({reason}): give"
                 f" its maker by name, {setting('model', 'mine.py:build')}"
             ) from error
-
-    def _hire(self) -> Any:
-        return self._actor.remote(self._sent, torch.get_num_threads())
 
     def _first(self, awaited: Iterable[Any]) -> Any:
         """Whichever is ready first; Ray is asked every second whether it is still there."""
@@ -171,7 +163,7 @@ class RayEngine:
                         f"Ray has ended ({host}:{port} does not answer: {error.strerror or error}): what is stored"
                         " stays, and the same command continues when Ray is back"
                     ) from None
-            ready, _ = self._ray.wait(list(awaited), num_returns=1, timeout=_SECONDS_BETWEEN_CHECKS)
+            ready, _ = self._ray.wait(list(awaited), num_returns=1, timeout=1.0)
         return ready[0]
 
     def _get(self, reference: Any) -> Any:

@@ -16,10 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-
-_SECONDS_TO_SWEEP = 10.0
 
 
 def start_guard() -> tuple[str, subprocess.Popen[bytes]]:
@@ -30,9 +29,8 @@ def start_guard() -> tuple[str, subprocess.Popen[bytes]]:
     return folder, subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def processes_of(folder: str) -> list[int]:
+def processes_of(folder: str) -> Iterator[int]:
     """The processes of the Ray with this folder."""
-    found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # another user's, or gone meanwhile
             command = (entry / "cmdline").read_bytes()
@@ -40,14 +38,13 @@ def processes_of(folder: str) -> list[int]:
                 command.startswith(b"ray::")
                 and any(os.readlink(file).startswith(folder) for file in (entry / "fd").iterdir())
             ):
-                found.append(int(entry.name))
-    return found
+                yield int(entry.name)
 
 
 def sweep(folder: str) -> None:
     """Kill all of them, and those that they start meanwhile."""
-    deadline = time.monotonic() + _SECONDS_TO_SWEEP
-    while (found := processes_of(folder)) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 10.0
+    while (found := list(processes_of(folder))) and time.monotonic() < deadline:
         for process in found:
             with suppress(OSError):
                 os.kill(process, signal.SIGKILL)

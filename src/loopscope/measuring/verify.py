@@ -129,10 +129,11 @@ def config_of(run: StoredRun, named: Named) -> MeasureConfig:
     batch, seed = manifest.batch, manifest.seeds.get("initial_state")
     # What made the run's model, unless an object is given that is made already.
     made = model is not None and not isinstance(model, str | os.PathLike) and not is_factory(model)
-    args = manifest.settings.get("model_args")
-    if not isinstance(args, dict):  # as in older manifests
-        drawn = {"random_weights": True, "seed": manifest.seeds.get("random_weights", 0)}
-        args = drawn if manifest.model.random_weights else {}
+    # Older manifests do not hold the arguments.
+    drawn = {"random_weights": True, "seed": manifest.seeds.get("random_weights", 0)}
+    stored_args = manifest.settings.get("model_args")
+    made_of: dict[str, Any] = drawn if manifest.model.random_weights else {}
+    args: dict[str, Any] = stored_args if isinstance(stored_args, dict) else made_of
     same = {name: getattr(manifest, name) for name in ("transitions", "depths", "level", "tokens", "paths")}
     given: dict[str, Any] = {
         **manifest.settings,

@@ -1,1 +1,1 @@
-"""Paths through an affine head (Appendix C): closed form, by one of the ways that `choose` lists."""
+"""Paths through an affine head (Appendix C): closed form, by one of the back ends that `path` lists."""

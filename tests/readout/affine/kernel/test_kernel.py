@@ -22,6 +22,23 @@ def test_hard_rows(name):
     rows.check(z0, z1, torch.tensor([5]), name)
 
 
+def test_rows_whose_largest_logits_come_after_the_entries_that_references_are_taken_from():
+    hard = rows.hard_rows(3001, "cpu").values()
+    z0, z1 = (torch.stack(each).flip(1).contiguous() for each in zip(*hard, strict=True))
+    rows.check(z0, z1, torch.full((len(hard),), 3001 - 1 - 5))
+
+
+def test_mass_that_grows_along_the_step_from_peaked_to_flat_rows():
+    g = torch.Generator().manual_seed(3)
+    noise, heights = (
+        torch.randn(2, 6, 2700, generator=g),
+        torch.tensor([[12.0], [25.0], [40.0], [60.0], [90.0], [140.0]]),
+    )
+    z0, z1 = 0.5 * noise[0], 0.4 * heights + 0.5 * noise[1]
+    z0[:, :1], z1[:, :1] = heights, 0.3 * heights
+    rows.check(z0, z1, torch.tensor([0, 1, 2, 0, 2699, 5]))
+
+
 @pytest.mark.parametrize("vocabulary", [1, 2, 3, 7])
 def test_hard_rows_of_the_smallest_vocabularies(vocabulary):
     hard = rows.hard_rows(131, "cpu").values()
