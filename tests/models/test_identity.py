@@ -95,3 +95,20 @@ def test_code_of_inner_modules_counts(tmp_path, monkeypatch):
         found.append(model_identity(nn.Sequential(block())))
     assert found[0]["tensors"] == found[1]["tensors"]
     assert found[0] != found[1]
+
+
+def test_plain_attributes_and_what_a_function_closes_over_count():
+    class Capped(nn.Module):
+        def __init__(self, cap):
+            super().__init__()
+            self.cap = cap
+
+    assert model_identity(Capped(1.0)) == model_identity(Capped(1.0).eval()) != model_identity(Capped(3.0))
+
+    def wrapped(scale):
+        model = nn.Linear(1, 1)
+        nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
+        model.functions = {"readout": lambda state: scale * state}
+        return model_identity(model)
+
+    assert wrapped(1.0) == wrapped(1.0) != wrapped(2.0)

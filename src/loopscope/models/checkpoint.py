@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loopscope.errors import LoopscopeError, shown
@@ -214,7 +215,7 @@ def _fetch(repo_id: str, revision: str | None, patterns: Sequence[str], offline:
             snapshot_download(repo_id, revision=revision, allow_patterns=list(patterns), local_files_only=only_cached)
         )
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        reason = shorten(f"{type(error).__name__}: {error}", 200, placeholder=" …")
         remedy = f"cannot be fetched from {place} to {cache} ({reason}): check network, disk and HF_TOKEN and repeat"
         remedy = next((text for kind, text in remedies.items() if isinstance(error, kind)), remedy)
         raise LoopscopeError(f"{shown(repo_id)} on the hub: {remedy}") from error

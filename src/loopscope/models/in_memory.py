@@ -2,8 +2,8 @@
 
 An object stays its owner's: it is moved where the caller asks, measured in evaluation mode with frozen weights, and
 left as it was found, with its own weights in their own precision. It is identified by the hash of its state dict, its
-classes with their source, and its configuration. Plain attributes and what functions close over are not identified:
-whoever changes one names another output folder.
+classes with their source, its configuration, and the numbers and texts among its attributes and in the closures of the
+functions of `wrap`. What lists, dictionaries and global variables hold is not identified.
 """
 
 from __future__ import annotations
@@ -155,13 +155,40 @@ def evaluating(given: object) -> Iterator[None]:
 
 
 def model_identity(model: object) -> dict[str, str]:
-    """What a manifest says of a model in memory: hashes of its tensors, of its code, of its configuration."""
+    """What a manifest says of a model in memory: hashes of its tensors, code, configuration and plain attributes."""
     kind, config = type(model), getattr(model, "config", None)
     sources = [[name, _source(code)] for name, code in sorted(_code(model).items())]
-    found = {"tensors": weights_sha256(model), f"class {kind.__module__}.{kind.__qualname__}": _sha256(sources)}
+    found = {"tensors": weights_sha256(model), f"class {_home(kind)}.{kind.__qualname__}": _sha256(sources)}
     if config is not None:
         found["config"] = _sha256(_settings(config))
+    if plain := _plain_values(model):
+        found["attributes"] = _sha256(plain)
     return found
+
+
+def _plain_values(model: object) -> dict[str, bool | int | float | str]:
+    """Numbers and texts among the attributes of the user's classes, and among what functions of `wrap` close over."""
+    parts = model.named_modules() if isinstance(model, nn.Module) else [("", model)]
+    held = {place: vars(part) for place, part in parts if is_users_code(type(part)) and hasattr(part, "__dict__")}
+    for name, function in getattr(model, "functions", {}).items():
+        if isinstance(function, FunctionType):
+            cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+            held[f"function {name}"] = {free: cell.cell_contents for free, cell in cells}
+    return {
+        f"{place}.{name}": value
+        for place, values in held.items()
+        for name, value in values.items()
+        if isinstance(value, bool | int | float | str) and name != "training" and not name.startswith("_")
+    }
+
+
+def _home(code: type | FunctionType) -> str:
+    """The module of a class or function; of a script, the name under which it would be imported."""
+    if code.__module__ != "__main__":
+        return str(code.__module__)
+    script = sys.modules["__main__"]
+    spec = getattr(script, "__spec__", None)
+    return spec.name if spec is not None else Path(getattr(script, "__file__", "__main__")).stem
 
 
 def _settings(config: Any) -> object:
@@ -220,7 +247,7 @@ def _code(model: object) -> dict[str, Any]:
     """The classes of a model and of its parts, with their bases, and the functions of `wrap`."""
     objects = [model, *(model.modules() if isinstance(model, nn.Module) else ())]
     kinds = {kind for held in objects for kind in type(held).__mro__}
-    found: dict[str, Any] = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds if not _is_known(kind)}
+    found: dict[str, Any] = {f"{_home(kind)}.{kind.__qualname__}": kind for kind in kinds if not _is_known(kind)}
     for name, function in getattr(model, "functions", {}).items():
         while isinstance(function, functools.partial):
             function = function.func
