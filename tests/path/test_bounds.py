@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import product
+
 import mpmath
 import numpy as np
 import pytest
@@ -50,8 +52,7 @@ def test_the_regret_is_covered_on_every_path(paths, deviation, rounding):
         assert (regret <= regret_bound(deviation, paths.quadratic, refined=refined) + size).all()
 
 
-@pytest.mark.parametrize("eta", [1e-12, 1e-3, 1.0])
-@pytest.mark.parametrize("Q", [0.0, 0.25, 4.0])
+@pytest.mark.parametrize(("eta", "Q"), [(1e-12, 0.0), (1e-3, 0.25), (1.0, 4.0)])
 def test_the_location_is_unstable_for_nonnegative_curvature(eta, Q):
     """φ = Qa(a - 1) + ηa³: α̂ = 0 and α* = 1 whatever η > 0, and the bounds say no more than they can."""
     a = np.linspace(0, 1, 1001)
@@ -254,12 +255,10 @@ def envelope_of(z: Floats, v: Floats, cells: int = CELLS):
     return paper_envelope(nodes, second[None], third[None], moments)
 
 
-@pytest.mark.parametrize("size", [0.1, 3.0, 40.0])
-@pytest.mark.parametrize("peak", [0.5, 8.0])
 @pytest.mark.parametrize("vocabulary", [2, 3, 50])
-def test_bounds_hold_between_the_nodes(size: float, peak: float, vocabulary: int) -> None:
+def test_bounds_hold_between_the_nodes(vocabulary: int) -> None:
     random = np.random.default_rng(vocabulary)
-    for _ in range(5):
+    for size, peak, _ in product((0.1, 3.0, 40.0), (0.5, 8.0), range(5)):
         z, v = (random.normal(size=(4, vocabulary)) * scale for scale in (peak, size))
         found = envelope_of(z, v)
         for cell in range(CELLS):

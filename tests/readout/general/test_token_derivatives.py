@@ -88,7 +88,7 @@ def path_of(readout):
     return nonlinear_path(readout, state, displacement, targets, POSITIONS, examples=POSITIONS[:, 0].sort().values)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("order", [0, 2, 4])
 def test_blocks_give_what_the_whole_gives(readout, monkeypatch, order):
     monkeypatch.setitem(module._ELEMENTS, "cpu", (order + 1) * VOCABULARY * 20)
     blocked, whole = path_of(readout), path_of(lambda state, positions: Headed()(state, positions))
@@ -122,7 +122,7 @@ def _coefficients(order, tokens=7, vocabulary=23, dtype=torch.float64):
     return torch.randn(order + 1, tokens, vocabulary, generator=g, dtype=torch.float64).to(dtype)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("order", [0, 4])
 def test_against_autograd_along_the_polynomial(order):
     c = _coefficients(order)
     targets = torch.arange(7)
