@@ -94,12 +94,16 @@ def slots() -> Iterator[Slot]:
         yield Slot(file, of("model", file), lambda p, f: run_call(lambda: ls.load_model(f.parent)))
     yield Slot("tokenizer", of("model", "tokenizer.json"), lambda p, f: run_call(lambda: ls.load_tokenizer(f.parent)))
     yield Slot("chat template", chat, chatting)
-    yield Slot("rows", lambda p: p.file("my.jsonl", SOLUTIONS), task)
+    # Half of the two lines is one whole line.
+    yield Slot("rows", lambda p: p.file("my.jsonl", SOLUTIONS), task, ("cut in half",))
     yield Slot("packed rows", lambda p: p.file("my.jsonl.gz", gzip.compress(SOLUTIONS.encode())), task)
     yield Slot("Parquet rows", parquet, task)
     yield Slot("template", lambda p: p.file("mine.toml", SOLUTION), template)
     yield Slot(
-        "--config", lambda p: p.file("flags.yaml", "batch_size: 2\n"), flags, ("empty", "null", "an empty object")
+        "--config",
+        lambda p: p.file("flags.yaml", "batch_size: 2\n"),
+        flags,
+        ("empty", "null", "an empty object", "cut at the end"),
     )
     yield Slot("head", a_head, lambda p, f: run_call(lambda: load_head(f)))
     yield Slot("monitor's log", a_log, lambda p, f: run_command(["tables", str(f)]))
@@ -118,7 +122,7 @@ def slots() -> Iterator[Slot]:
 def a_head(place: Place) -> Path:
     from declared import head
 
-    card = {"kind": "exit", "model": "m", "boundary": "b", "labels": "l", "questions": 1, "positions": 1}
+    card = {"kind": "exit", "model": "m", "boundary": "b"}
     head(place, json.dumps(card))
     return place.here / "head.safetensors"
 

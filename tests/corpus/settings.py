@@ -31,7 +31,7 @@ BAD: dict[str, list[Any]] = {
               [{"prompt": "a", "solution": "b"}], object(), b"arithmetic"],
     "model": ["toy-uoro", LONG, "no/such/folder", "./nothing", " ", "", "toy-ouro@main", "org/name/extra", "..", "a\0b",
               "http://example.org/model", "~nobody-at-all/model", "toy-ouro:inside=3:inside=3", "nothing.py:build",
-              "nothing:build", "mine.py:", None, 5, object(), b"toy-ouro", ["toy-ouro"], {}],
+              "nothing:build", "mine.py:", None, 5, object(), b"toy-ouro", {}],
     "model_args": ["inside", "=3", "inside=", "inside=x", "inside=-1", "inside=99", "nothing=1", "inside=0,inside=0",
                    "random_weights=perhaps", "random_weights=true,seed=abc", 5, {"random_weights": True, "seed": 1.5}],
     "level": ["ful", "QUICKEST", "grid,full", "1", " ", None, 5],

@@ -91,7 +91,8 @@ def read_flags(path: str, known: Iterable[str]) -> dict[str, str]:
     names = set(known) - {"config"}
     try:
         # Makes text, lists and mappings of text, and nothing else.
-        content = yaml.load(read_text(path, "--config", MOST_BYTES), yaml.BaseLoader)
+        written = read_text(path, "--config", MOST_BYTES)
+        content = yaml.load(written, yaml.BaseLoader)
     except yaml.YAMLError as error:
         raise LoopscopeError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from error
     except RecursionError:
@@ -101,6 +102,8 @@ def read_flags(path: str, known: Iterable[str]) -> dict[str, str]:
     if not isinstance(content, dict):
         raise _not_flags(path)
     flags = {str(key).lstrip("-").replace("-", "_"): _value(value, path) for key, value in content.items()}
+    if len(flags) < len(yaml.compose(written, yaml.BaseLoader).value):
+        raise LoopscopeError(f"--config {path} sets a flag twice: leave one of them out")
     for name in flags.keys() - names:
         raise LoopscopeError(
             f"--config {path} sets unknown flag {shown(name)}; known flags: {', '.join(sorted(names))}"

@@ -303,7 +303,8 @@ def load_head(path: str | Path) -> Head:
             for loop in sorted({name.partition(".")[0] for name in file.keys()}):  # noqa: SIM118
                 tensors = {name: file.get_tensor(f"{loop}.{name}") for name in Network(1, 1).state_dict()}
                 hidden, width = tensors["inner.weight"].shape
-                network = networks[int(loop.removeprefix("loop"))] = Network(width, hidden)
+                _, depth = loop.split("loop")
+                network = networks[int(depth)] = Network(width, hidden)
                 network.eval().requires_grad_(False).load_state_dict(tensors)
     except (OSError, SafetensorError, ValidationError, ValueError, RuntimeError) as error:
         raise LoopscopeError(f"{path} is not a head that loopscope wrote: {str(error).splitlines()[0]}") from None

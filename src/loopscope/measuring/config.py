@@ -454,9 +454,9 @@ def protocol_settings(given: object, options: Sequence[str]) -> tuple[str, dict[
     >>> protocol_settings("paper:unit_size=8", ["unit_size"])
     ('paper', {'batch_size': 'paper', 'dtype': 'bfloat16', 'unit_size': '8'})
     """
-    name, _, rest = text("protocol", given).partition(":")
+    name, colon, rest = text("protocol", given).partition(":")
     chosen = dict(PROTOCOLS[choice("protocol", name, list(PROTOCOLS))])
-    for entry in rest.split(",") if rest else ():
+    for entry in rest.split(",") if colon else ():
         option, equals, value = (word.strip() for word in entry.partition("="))
         if not equals or not value:
             raise LoopscopeError(f"{setting('protocol', given)}: {shown(entry)} is not NAME=VALUE")

@@ -77,11 +77,12 @@ class Reproduction:
 
     def measure(self) -> list[Run]:
         """All runs, in order."""
+        configs = [self.config(run) for run in self.runs]  # a wrong setting is one line before any run begins
         found = []
-        for number, run in enumerate(self.runs, 1):
+        for number, (run, config) in enumerate(zip(self.runs, configs, strict=True), 1):
             self.notify(f"run {number} of {len(self.runs)}: {run.name}, {run.describe()}")
             began, resumed = time.perf_counter(), self.directory(run).is_dir()
-            found.append(api.measure_config(self.config(run), notify=self.notify))
+            found.append(api.measure_config(config, notify=self.notify))
             if not resumed:
                 self._note(run, time.perf_counter() - began)
         return found
