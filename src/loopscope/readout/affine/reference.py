@@ -15,8 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.endpoint import endpoint_distributions
-from loopscope.readout.affine.query import Backend, Query, Survey, joined
+from loopscope.readout.affine.query import Backend, Query, Survey, endpoint_distributions, joined
 from loopscope.readout.affine.sources import blocks
 from loopscope.readout.autograd import autograd_coefficients
 
