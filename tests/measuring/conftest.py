@@ -116,16 +116,27 @@ def shared(name: str) -> Path:
     return SHARED / name
 
 
-@pytest.fixture(scope="session")
-def plain_updates() -> Any:
-    """`plain_updates(folder, run, task, transition)`: a run's updates as plain tensors, see `plain_paths.py`."""
-    spec = importlib.util.spec_from_file_location("plain_paths", Path(__file__).with_name("plain_paths.py"))
+def beside(name: str) -> Any:
+    """A module of this folder that holds no tests."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module.plain_updates
+    return module
+
+
+@pytest.fixture(scope="session")
+def plain_updates() -> Any:
+    """`plain_updates(folder, run, task, transition)`: a run's updates as plain tensors, see `plain_paths.py`."""
+    return beside("plain_paths").plain_updates
+
+
+@pytest.fixture(scope="session")
+def small_gpt() -> Any:
+    """`small_gpt.py` as a module that cannot be imported by its name, as a notebook's cells cannot."""
+    return beside("small_gpt")
 
 
 @pytest.fixture(scope="session")
@@ -150,12 +161,7 @@ def measured(checkpoint: Callable[[str], str], tmp_path: Path) -> Pass:
 @pytest.fixture(scope="session")
 def same_trace() -> Callable[..., None]:
     """`same_trace(run, model, examples)`: the trace of a run is that of the formulas, to rounding."""
-    place = Path(__file__).with_name("plain_trace.py")
-    spec = importlib.util.spec_from_file_location("plain_trace", place)
-    assert spec is not None
-    assert spec.loader is not None
-    plain = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(plain)
+    plain = beside("plain_trace")
 
     def check(run: StoredRun, model: Any, examples: list[Any], tolerance: float = 2e-6) -> None:
         found, lens = run.trace.collect(), run.manifest.lens

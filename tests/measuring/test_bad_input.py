@@ -64,11 +64,8 @@ def test_overflowing_model_is_named_with_question_and_depth(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"transitions": [2]}, "transitions"),
         ({"limit": 2}, "rows"),
-        ({"level": "grid"}, "level"),
         ({"batch_size": "paper"}, "batch.policy"),
-        ({"dtype": "float64"}, "resume refused: dtype was float32, is float64"),
     ],
 )
 def test_other_settings_in_the_same_directory_are_refused_by_name(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import sys
 from collections.abc import Iterator
@@ -20,18 +19,6 @@ from loopscope.measuring.verify import measure_again
 from loopscope.run import Run
 
 SCRIPT = Path(__file__).with_name("small_gpt.py")
-
-
-@pytest.fixture(scope="module")
-def small_gpt() -> Any:
-    """The script as a module that cannot be imported by its name, as a notebook's cells cannot."""
-    spec = importlib.util.spec_from_file_location("cells", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["cells"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +52,7 @@ def _records(run: Run) -> dict[str, bytes]:
 
 def test_an_object_is_measured_and_its_numbers_are_those_of_its_readout(whole: Run, small_gpt: Any) -> None:
     assert whole.finished
-    assert whole.manifest.model.spec == "object:cells.LoopedGPT"
+    assert whole.manifest.model.spec == "object:small_gpt.LoopedGPT"
     assert whole.records["scalar_quadratic"].to_numpy() == pytest.approx(
         whole.records["quadratic"].to_numpy(), rel=1e-4
     )
@@ -151,6 +138,7 @@ def test_an_object_is_left_as_it_was(small_gpt: Any, task: str, tmp_path: Path) 
     before = [module.training for module in model.modules()], [weight.requires_grad for weight in model.parameters()]
     assert any(before[0])
     measure_with(model, task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS)
+    ls.check(model)
     after = [module.training for module in model.modules()], [weight.requires_grad for weight in model.parameters()]
     assert after == before
 
