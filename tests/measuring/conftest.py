@@ -23,7 +23,7 @@ from loopscope.store import StoredRun
 
 # Run by another process, not collected.
 collect_ignore = [
-    *("killed_pass.py", "small_gpt.py", "plain_paths.py", "plain_trace.py"),
+    *("small_gpt.py", "plain_paths.py", "plain_trace.py"),
 ]
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -156,6 +156,34 @@ def measured(checkpoint: Callable[[str], str], tmp_path: Path) -> Pass:
         return measure(checkpoint(family), [task], output=output, **given)
 
     return call
+
+
+DYING = """
+
+import os
+import signal
+
+
+class Dying(LoopedGPT):
+    def embed(self, batch):
+        if 5 in (batch.source_rows or ()) and os.path.exists({fuse!r}):
+            os.unlink({fuse!r})
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().embed(batch)
+
+
+def dying():
+    torch.manual_seed(0)
+    return Dying(GPT())
+"""
+
+
+@pytest.fixture
+def dying(tmp_path: Path) -> tuple[str, Path]:
+    """`mine.py:dying`, a model whose process ends itself at row 5 while there is a fuse, and the fuse."""
+    fuse, code = tmp_path / "fuse", tmp_path / "mine.py"
+    code.write_text(Path(__file__).with_name("small_gpt.py").read_text() + DYING.format(fuse=str(fuse)))
+    return f"{code}:dying", fuse
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Wrong settings, given in Python, as flags, by the environment and in YAML: one line in the caller's words."""
+"""Wrong settings, given in Python and as flags: one line in the caller's words."""
 
 from __future__ import annotations
 
@@ -81,47 +81,11 @@ def test_bad_setting_in_python(options: dict[str, Any], expected: str, tmp_path:
     assert not (tmp_path / "run").exists()
 
 
-def in_the_environment(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setenv(f"LOOPSCOPE_{name.upper()}", value)
-    return []
-
-
-def in_yaml(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    # Unquoted where that is text for YAML: 1:30 and true must not become 90 and 1 on the way.
-    (tmp_path / "flags.yaml").write_text(f"{name}: {value}\n", encoding="utf-8")
-    return ["--config", str(tmp_path / "flags.yaml")]
-
-
-def as_flag(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    flag = f"--{name}".replace("_", "-")
-    return [flag] if name == "paths" else [flag, value]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected", "given"),
-    [
-        *((*bad, as_flag) for bad in BAD_FLAGS),
-        *(
-            (*bad, given)
-            for bad in BAD_FLAGS
-            if bad[1] in ("1:30", "ful", "true")
-            for given in (in_the_environment, in_yaml)
-        ),
-    ],
-    ids=lambda given: given.__name__ if callable(given) else shown(given)[:40],
-)
-def test_bad_flag(
-    name: str,
-    value: str,
-    expected: str,
-    given: Callable[..., list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize(("name", "value", "expected"), BAD_FLAGS, ids=lambda given: shown(given)[:40])
+def test_bad_flag(name: str, value: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["measure", "--model", "toy-ouro", "--tasks", "arithmetic", "--output", str(tmp_path / "run")]
-    words += ["--device", "cpu", *([] if name in ("transitions", "depths") else ["--transitions", "1"])]
-    assert exit_code(words + given(name, value, tmp_path, monkeypatch)) == 2
+    words += ["--device", "cpu", *([] if name == "transitions" else ["--transitions", "1"])]
+    assert exit_code([*words, f"--{name}", *([] if name == "paths" else [value])]) == 2
     out, message = capsys.readouterr()
     assert expected in message
     assert message.count("\n") == 1

@@ -33,33 +33,19 @@ def local_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-DYING = """
-
-class Dying(LoopedGPT):
-    def embed(self, batch):
-        if 5 in (batch.source_rows or ()) and os.path.exists({fuse!r}):
-            os.unlink({fuse!r})
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().embed(batch)
-
-
-def dying():
-    torch.manual_seed(0)
-    return Dying(GPT())
-"""
-
-
 @pytest.mark.usefixtures("local_ray")
 def test_killed_worker_changes_nothing(
-    contents: Callable[[Path], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    contents: Callable[[Path], dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    dying: tuple[str, Path],
 ) -> None:
     """The worker that comes to row 5, the second question of the first of two units it holds, ends itself there."""
-    fuse, code = tmp_path / "fuse", tmp_path / "mine.py"
-    code.write_text(Path(__file__).with_name("small_gpt.py").read_text() + DYING.format(fuse=str(fuse)))
+    model, fuse = dying
     options: Any = {"limit": 16, "unit_size": 2, "batch_size": 1, "level": "quick", "transitions": [1, 2], "lens": 2}
 
     def run(name: str, **more: Any) -> Run:
-        return measure(f"{code}:dying", ["arithmetic"], output=tmp_path / name, device="cpu", **options, **more)
+        return measure(model, ["arithmetic"], output=tmp_path / name, device="cpu", **options, **more)
 
     local = run("local")
     said: list[str] = []

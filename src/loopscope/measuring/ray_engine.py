@@ -89,10 +89,9 @@ class RayEngine:
         except BaseException:
             self.close()
             raise
-        given = config.model_in_memory
-        if given is not None and not is_factory(given):
+        if config.model_in_memory is not None and not is_factory(config.model):
             # A copy that travelled has lost the source of its classes; the run is that of the object here.
-            info = self.facts.info.model_copy(update={"weights": model_identity(given)})
+            info = self.facts.info.model_copy(update={"weights": model_identity(config.model)})
             self.facts = dataclasses.replace(self.facts, info=info)
 
     def run(self, units: Sequence[GivenUnit], done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
