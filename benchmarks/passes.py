@@ -109,7 +109,7 @@ def _ouro(name: str, device: torch.device, quick: bool, questions: int, level: s
 def layer_rows(device: torch.device, quick: bool) -> list[Row]:
     """Forward passes of Ouro-1.4B's size with every kernel of the layers, and with one of them left to torch."""
     model = random_model("toy-ouro" if quick else "ouro-1.4b", device)
-    task = drawn_task(*((4, model.vocabulary_size, 20.0) if quick else (256, model.vocabulary_size, 195.0)))
+    task = drawn_task(*((4, model.vocabulary_size, 20.0) if quick else (192, model.vocabulary_size, 195.0)))
     batches = [batch.to(model.device) for batch in batches_of(model, task)]
 
     def forward() -> None:
