@@ -42,7 +42,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Series:
     return Series(out)
 
 
-@implements("matmul", "mm", "bmm")
+@implements("matmul", "mm", "bmm", "mv")
 def matmul(input: Any, other: Any) -> Series:
     """A product of matrices, either of them a series or both."""
     row, column = input.ndim == 1, other.ndim == 1

@@ -308,6 +308,7 @@ _MADE_OF_OTHERS: dict[str, Callable[..., Any]] = {
     "numel": lambda input: input.shape.numel(),
     "is_floating_point": lambda input: input.dtype.is_floating_point,
     "detach": lambda input: input.data,
+    "t": lambda input: input.mT,
 }
 """Functions made of other rules, and facts about the value; parameters have torch's names."""
 
@@ -323,6 +324,9 @@ _ALONG_AXES: dict[str, dict[str, Any]] = {
     "chunk": {"chunks": None, "dim": 0},
     "split": {"split_size_or_sections": None, "dim": 0},
     "repeat_interleave": {"repeats": None, "dim": None},
+    "select": {"dim": None, "index": None},
+    "index_select": {"dim": None, "index": None},
+    "cumsum": {"dim": None},
 }
 """Operations on one tensor along axes: torch's names of their parameters, with what is taken for those not given."""
 
