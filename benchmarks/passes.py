@@ -79,7 +79,7 @@ def against_forward(
 
         def measure() -> None:
             with open_or_create(next(folders), prepared.manifest) as writer:
-                run_pending(engine, prepared, writer)
+                run_pending(engine, prepared, writer, "none", notify=lambda _: None)
                 writer.finish()
 
         values = race(model.device, {OURS: measure, BARE: forward}, repeats)
