@@ -14,7 +14,7 @@ from loopscope.store.manifest import BatchInfo
 from loopscope.studies.comparison import compare
 from loopscope.studies.conditions import Weights, place_of
 from loopscope.studies.declare import TABLES, Table
-from loopscope.studies.paper.numbers import (
+from loopscope.studies.paper import (
     Printed,
     Quantity,
     cells,

@@ -90,7 +90,7 @@ def test_sweeps_have_questions_in_rows(records, synthetic):
 
 @pytest.mark.parametrize("format", ["text", "markdown", "latex", "csv", "json"])
 def test_every_format_of_an_unfinished_run_says_so(unfinished_run, format):
-    from loopscope.studies.tables.mechanism import mechanism
+    from loopscope.studies.topics.mechanism import mechanism
 
     result = mechanism.table(Records([unfinished_run]))
     assert result.rows[0].condition.n == 2

@@ -13,8 +13,8 @@ from loopscope.stats import Bootstrap, Estimate
 from loopscope.store.verification import stored_verification
 from loopscope.studies.conditions import Condition, Weights
 from loopscope.studies.declare import TABLES, Column, Panel, Row, TableResult, Value, words
-from loopscope.studies.paper.numbers import EXACT, Claim, PaperCell, PaperRow, Printed, Setting, cells, claims, models
-from loopscope.studies.paper.numbers import tables as paper_tables
+from loopscope.studies.paper import EXACT, Claim, PaperCell, PaperRow, Printed, Setting, cells, claims, models
+from loopscope.studies.paper import tables as paper_tables
 from loopscope.studies.populations import notes_on
 from loopscope.studies.records import Records
 from loopscope.studies.verdicts import (

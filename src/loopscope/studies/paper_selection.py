@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from loopscope.studies.comparison import Comparison
 from loopscope.studies.declare import TABLES, Column, Panel, Row, TableResult, words
-from loopscope.studies.paper.numbers import figure_settings, tables
+from loopscope.studies.paper import figure_settings, tables
 from loopscope.studies.records import Records
 from loopscope.studies.verdicts import distance
 

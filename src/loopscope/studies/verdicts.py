@@ -15,7 +15,7 @@ from enum import StrEnum
 from loopscope.stats import Estimate
 from loopscope.studies.conditions import Condition, Weights, bare_name
 from loopscope.studies.declare import Value
-from loopscope.studies.paper.numbers import (
+from loopscope.studies.paper import (
     AT_MOST,
     EXACT,
     MEASURED,

@@ -17,7 +17,7 @@ from loopscope.reproduction import reproduce
 from loopscope.reproduction.paper_runs import paper_runs
 from loopscope.run import Run
 from loopscope.stats import Bootstrap
-from loopscope.studies.paper.numbers import Quantity, cells, claims
+from loopscope.studies.paper import Quantity, cells, claims
 
 FEW = Bootstrap(resamples=25)  # intervals decide nothing but where a decline is sure, and there the questions agree
 PLAN = {run.name: run for run in paper_runs()}

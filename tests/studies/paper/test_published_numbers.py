@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loopscope.studies.paper.numbers import (
+from loopscope.studies.paper import (
     EXACT,
     MEASURED,
     PRINTED,

@@ -6,8 +6,8 @@ import pytest
 
 from loopscope.stats import Estimate, Interval
 from loopscope.studies.render import latex_cell, latex_text, number
-from loopscope.studies.tables.interventions import contraction
-from loopscope.studies.tables.mechanism import mechanism
+from loopscope.studies.topics.interventions import contraction
+from loopscope.studies.topics.mechanism import mechanism
 
 ESTIMATE = Estimate(0.4918, 364, Interval(0.4429, 0.541))
 
@@ -88,7 +88,7 @@ def test_a_first_cell_is_no_argument_of_the_line_break_before_it(records, synthe
 
 def test_long_tables_continue_and_wide_ones_are_turned(lively, quick):
     from loopscope.studies.records import Records
-    from loopscope.studies.tables.scales import scale_prediction
+    from loopscope.studies.topics.scales import scale_prediction
 
     latex = scale_prediction.table(Records([lively]), quick).to_latex()
     assert latex.count(r"\begin{sidewaystable}") == latex.count(r"\end{sidewaystable}") > 1

@@ -15,9 +15,7 @@ from loopscope.path import Outcome
 from loopscope.stats import Bootstrap, Estimate, Interval
 from loopscope.store import sha256_bytes
 from loopscope.studies import FIGURES, figure
-from loopscope.studies.figures.depths import Curve, first_shown
-from loopscope.studies.figures.examples import lower_median_failure
-from loopscope.studies.figures.style import (
+from loopscope.studies.figures import (
     GREEN,
     OUTCOMES,
     SERIES_COLOURS,
@@ -27,6 +25,8 @@ from loopscope.studies.figures.style import (
     symlog_ticks,
 )
 from loopscope.studies.records import Records
+from loopscope.studies.topics.depths import Curve, first_shown
+from loopscope.studies.topics.single_paths import lower_median_failure
 
 QUICK = Bootstrap(resamples=40)
 ROUNDING = 4
