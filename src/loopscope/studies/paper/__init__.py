@@ -8,22 +8,22 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
 FOLDER = files("loopscope.studies.paper")
 _NUMBER = r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _PRINTED = re.compile(rf"({_NUMBER})(?: \[({_NUMBER}),({_NUMBER})\])?")
-_TEXT = re.compile(r"\d+->\d+|---")
 EXACT = frozenset({"questions", "positions", "checks", "conditions", "batches", "depths", "choice"})
 """Counts and choices: of the same questions under the same protocol, another one is a difference."""
 PRINTED = frozenset({"share", "rank"})
 """Only the printed digits count."""
 MEASURED = frozenset({"nats", "steps", "ratio", "part"})
 AT_MOST = " at most"
+"""How names of errors of computing end, of which the paper prints the largest."""
 
 
 @cache
@@ -76,28 +76,11 @@ class Printed:
         return f"{number:{sign}.{len(mantissa.partition('.')[2])}{'e' if exponent else 'f'}}"
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """What a column holds: a name of quantities.toml, of errors of computing with `at most`."""
-
-    name: str
-
-    @property
-    def is_error(self) -> bool:
-        """Whether it is an error of computing, of which the paper prints the largest."""
-        return self.name.endswith(AT_MOST)
-
-    @property
-    def counted(self) -> bool:
-        """Whether it follows from counts alone: a count, or a share of counts."""
-        return self.name in EXACT or self.name == "share"
-
-
 @cache
-def quantities() -> dict[tuple[str, str], Quantity]:
-    """By study and column."""
+def quantities() -> dict[tuple[str, str], str]:
+    """What a column holds, by study and column."""
     source = toml("quantities.toml")
-    return {(study, column): Quantity(name) for study, columns in source.items() for column, name in columns.items()}
+    return {(study, column): name for study, columns in source.items() for column, name in columns.items()}
 
 
 @dataclass(frozen=True)
@@ -169,16 +152,23 @@ class PaperCell:
     key: str
     """The row within a condition: a population, a signal, an action; empty where there is one row."""
     column: str
-    printed: Printed | None
-    """None for a cell that is not a number."""
+    """Of a claim: what the text says."""
     text: str
-    """The cell as printed, intervals included."""
+    """As printed, intervals included: `49.18 [44.29,54.10]`, `1.747e-5`, `4->5` or `---`."""
     unit: float
     """The quantity is the printed number times this."""
-    quantity: Quantity
+    quantity: str
+    """A name of quantities.toml."""
     without: str = ""
     """Why loopscope has no such number, where it has none."""
-    interval: tuple[Printed, Printed] | None = None
+    relation: str = ""
+    """`above` or `below` where the text bounds the value; empty where it gives it."""
+
+    @cached_property
+    def printed(self) -> Printed | None:
+        """The number; None for a cell that is not one."""
+        match = _PRINTED.fullmatch(self.text)
+        return Printed(match[1]) if match else None
 
     @property
     def value(self) -> float | None:
@@ -187,16 +177,13 @@ class PaperCell:
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """The printed interval in natural units."""
-        if self.interval is None:
+        """The printed interval in natural units, or whatever rounds to the printed number; None for text."""
+        match = _PRINTED.fullmatch(self.text)
+        if match is None or self.printed is None:
             return None
-        low, high = (float(end.decimal) * self.unit for end in self.interval)
-        return low, high
-
-    @property
-    def half_unit(self) -> float:
-        """Half a unit of the last printed place, in natural units."""
-        return 0.0 if self.printed is None else float(self.printed.half_unit) * self.unit
+        half = self.printed.half_unit
+        low, high = match.groups()[1:] if match[2] else (self.printed.decimal - half, self.printed.decimal + half)
+        return float(low) * self.unit, float(high) * self.unit
 
 
 @dataclass(frozen=True)
@@ -222,40 +209,16 @@ class PaperTable:
 class Claim:
     """What the running text says of one or several rows."""
 
-    name: str
-    label: str
-    """LaTeX label of the section."""
-    says: str
-    """What it is, in words."""
-    printed: str
-    unit: float
-    quantity: Quantity
-    study: str
+    cell: PaperCell
+    """The number; its setting is that of the first row."""
     of: tuple[str, ...]
     """What is taken of each row."""
     how: str
     """What is made of it."""
     rows: tuple[tuple[Setting, str], ...]
     """Setting and key of every row that it is about."""
-    relation: str = ""
-    """`above` or `below` where the text bounds the value; empty where it gives it."""
     of_verification: bool = False
     """Whether the value is that of a second computation, as `verify --bitwise` stores it."""
-
-    @property
-    def number(self) -> Printed:
-        """The number as printed."""
-        return Printed(self.printed)
-
-
-def read_cell(text: str, **about: Any) -> PaperCell:
-    """A cell from its printed form: `49.18 [44.29,54.10]`, `1.747e-5`, `4->5` or `---`."""
-    match = _PRINTED.fullmatch(text)
-    if match is None and not _TEXT.fullmatch(text):
-        raise ValueError(f"{about['label']}, {about['column']}: cannot read the cell {text!r}")
-    value, low, high = match.groups() if match else (None, None, None)
-    interval = (Printed(low), Printed(high)) if low is not None and high is not None else None
-    return PaperCell(text=text, printed=None if value is None else Printed(value), interval=interval, **about)
 
 
 @cache
@@ -312,14 +275,10 @@ def _table(source: Mapping[str, Any]) -> PaperTable:
     units, without = source.get("units", {}), source.get("without", {})
     rows = []
     for row in source["rows"]:
-        if len(row["cells"]) != len(columns):
-            raise ValueError(f"{label}: a row has {len(row['cells'])} cells for {len(columns)} columns")
-        about = {"label": label, "study": study, "setting": setting_of({**source, **row}), "key": row.get("key", "")}
+        setting, key = setting_of({**source, **row}), row.get("key", "")
         found = {
-            column: read_cell(
-                text,
-                **about,
-                column=column,
+            column: PaperCell(
+                *(label, study, setting, key, column, text),
                 unit=units.get(column, 1.0),
                 quantity=quantities()[study, column],
                 without=without.get(column, ""),
@@ -327,15 +286,13 @@ def _table(source: Mapping[str, Any]) -> PaperTable:
             for column, text in zip(columns, row["cells"], strict=True)
             if text
         }
-        rows.append(PaperRow(about["setting"], about["key"], found))
+        rows.append(PaperRow(setting, key, found))
     return PaperTable(label, study, source["title"], tuple(rows))
 
 
 def setting_of(row: Mapping[str, Any]) -> Setting:
     """The setting of a row that names measurement, model, set and (unless it is about depths) transition."""
-    name, measurement = row["set"], toml("measurements.toml").get(row["measurement"])
-    if measurement is None:
-        raise ValueError(f"no measurement {row['measurement']!r}")
+    name, measurement = row["set"], toml("measurements.toml")[row["measurement"]]
     chosen = toml("sets.toml")[name]
     described = {**measurement, **measurement.get("of", {}).get(name, {})}
     drawn = models()[row["model"]].draws_initial_state
@@ -366,18 +323,17 @@ def figure_settings(name: str) -> tuple[Setting, ...]:
 @cache
 def claims() -> dict[str, Claim]:
     """Every claim of the text over one or several rows, by name."""
-    plain = ("label", "says", "printed", "study", "how", "relation", "of_verification")
-    return {
-        name: Claim(
-            name=name,
+    found = {}
+    for name, entry in toml("claims.toml").items():
+        rows = tuple(dict.fromkeys(_claim_rows(entry)))
+        cell = PaperCell(
+            *(entry["label"], entry["study"], replace(rows[0][0], measurement=""), "", entry["says"], entry["printed"]),
             unit=entry.get("unit", 1.0),
-            quantity=Quantity(entry["quantity"]),
-            of=tuple(entry["of"]),
-            rows=tuple(dict.fromkeys(_claim_rows(entry))),
-            **{field: entry[field] for field in plain if field in entry},
+            quantity=entry["quantity"],
+            relation=entry.get("relation", ""),
         )
-        for name, entry in toml("claims.toml").items()
-    }
+        found[name] = Claim(cell, tuple(entry["of"]), entry["how"], rows, entry.get("of_verification", False))
+    return found
 
 
 def _claim_rows(entry: Mapping[str, Any]) -> list[tuple[Setting, str]]:
