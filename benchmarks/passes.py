@@ -17,7 +17,8 @@ import torch
 
 import loopscope as ls
 from geometry import random_update
-from loopscope.measuring.batching import BatchPolicy, collate, encode_task, plan_batches
+from loopscope.measuring.arguments import BatchPolicy
+from loopscope.measuring.batching import collate, encode_task, plan_batches
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.run import prepare, run_pending, tasks_first
 from loopscope.measuring.worker import LocalEngine
@@ -108,7 +109,7 @@ def _ouro(name: str, device: torch.device, quick: bool, questions: int, level: s
 def layer_rows(device: torch.device, quick: bool) -> list[Row]:
     """Forward passes of Ouro-1.4B's size with every kernel of the layers, and with one of them left to torch."""
     model = random_model("toy-ouro" if quick else "ouro-1.4b", device)
-    task = drawn_task(*((4, model.vocabulary_size, 20.0) if quick else (256, model.vocabulary_size, 195.0)))
+    task = drawn_task(*((4, model.vocabulary_size, 20.0) if quick else (192, model.vocabulary_size, 195.0)))
     batches = [batch.to(model.device) for batch in batches_of(model, task)]
 
     def forward() -> None:

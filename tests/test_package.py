@@ -8,8 +8,9 @@ import pytest
 import loopscope as ls
 
 
-def test_importing_the_package_loads_nothing_heavy():
-    code = "import sys, loopscope; sys.exit(bool({'torch', 'numpy', 'polars'} & set(sys.modules)))"
+@pytest.mark.parametrize("module", ["loopscope", "loopscope.cli.measure"])
+def test_importing_the_package_or_the_flags_of_measure_loads_nothing_heavy(module: str):
+    code = f"import sys, {module}; sys.exit(bool({{'torch', 'transformers', 'numpy', 'polars'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -106,7 +106,6 @@ def slots() -> Iterator[Slot]:
         ("empty", "null", "an empty object", "cut at the end"),
     )
     yield Slot("head", a_head, lambda p, f: run_call(lambda: load_head(f)))
-    yield Slot("monitor's log", a_log, lambda p, f: run_command(["tables", str(f)]))
     yield Slot("monitor's log, read", a_log, lambda p, f: run_call(lambda: read_monitor_log(f)), ("cut at the end",))
     for file in (MANIFEST, RECORD, SHARD):
         yield Slot(

@@ -124,7 +124,7 @@ def as_flag(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             for given in (in_the_environment, in_yaml)
         ),
     ],
-    ids=lambda given: shown(given)[:40],
+    ids=lambda given: given.__name__ if callable(given) else shown(given)[:40],
 )
 def test_bad_flag(
     name: str,

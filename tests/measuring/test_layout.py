@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscope.measuring.batching import BatchPolicy, Question, groups_within, padded_tokens, plan_batches, shrunk
+from loopscope.measuring.arguments import BatchPolicy
+from loopscope.measuring.batching import Question, groups_within, padded_tokens, plan_batches, shrunk
 from loopscope.store import StoredRun
 from loopscope.tasks.encoding import Example, Row, Sequence
 

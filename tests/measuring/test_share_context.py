@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from loopscope.api import measure_with as measure
-from loopscope.measuring.batching import BatchPolicy, Question, collate, padded_tokens, plan_batches
+from loopscope.measuring.arguments import BatchPolicy
+from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches
 from loopscope.models.packing import common_prefix
 from loopscope.tasks.encoding import Example, Row, Sequence
 

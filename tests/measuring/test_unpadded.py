@@ -13,7 +13,8 @@ from torch import Tensor
 
 import loopscope as ls
 from loopscope.measuring import worker
-from loopscope.measuring.batching import BatchPolicy, Question, collate, padded_tokens, plan_batches, run_tokens
+from loopscope.measuring.arguments import BatchPolicy
+from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches, run_tokens
 from loopscope.measuring.verify import Named, measure_again
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.packing import common_prefix

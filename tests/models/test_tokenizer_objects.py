@@ -10,6 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 import loopscope as ls
+from loopscope.models import chat_template
 from loopscope.models.tokenizer import Tokenizer
 
 TEXTS = ["the loop goes on", "once more, the loop stops 😀", " a b ", "Ünïcode: 2 + 2 = 4"]
@@ -104,6 +105,7 @@ TEMPLATES = {
     "tools": "{{ messages[0].content }}{% if tools %}tools{% else %}none{% endif %}{{ documents is none }}"
     "{{ nothing is defined }}",
 }
+M, E = "{{ messages[-1].content }}", "{% endfor %}"
 CHAT = [
     {"role": "user", "content": " What is 2 + 2? <é> "},
     {"role": "assistant", "content": "4"},
@@ -137,9 +139,18 @@ def test_chat_templates_render_as_in_transformers(backend, tmp_path, name, home)
         ("{% for %}", "refuses"),
         ("{{ messages.append(1) }}", "refuses"),
         ("{{ ().__class__.__bases__[0].__subclasses__() }}", "refuses"),
+        (
+            f"{M}{{% for i in range(99999) %}}{{% for j in range(99999) %}}{{{{ 'x' * 999 }}}}{2 * E}",
+            "more than .* char",
+        ),
+        (f"{M}{{% for i in range(99999) %}}{{% for j in range(99999) %}}{2 * E}", "more than .* seconds"),
+        (M + "{{ 10 ** (10 ** 8) }}", "refuses"),
+        (M + "{{ 'x' * 10 ** 11 }}", "refuses"),
+        ("always the same", "does not write the user's message"),
     ],
 )
-def test_chat_templates_that_are_refused(backend, template, said):
+def test_chat_templates_that_are_refused(backend, template, said, monkeypatch):
+    monkeypatch.setattr(chat_template, "MOST_SECONDS", 1.0)
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template)
     with pytest.raises(ls.LoopscopeError, match=said) as caught:
         ls.load_tokenizer(fast).chat_template.render(CHAT)
@@ -147,9 +158,11 @@ def test_chat_templates_that_are_refused(backend, template, said):
 
 
 def test_a_chat_template_has_no_clock(backend):
-    source = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}26 Jul 2024{% endif %}"
+    source = (
+        "{{ messages[-1].content }}{% if strftime_now is defined %}{{ strftime_now('%d') }}{% else %}none{% endif %}"
+    )
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=source)
-    assert ls.load_tokenizer(fast).chat_template.render(CHAT) == "26 Jul 2024"
+    assert ls.load_tokenizer(fast).chat_template.render(CHAT) == 'And "3"?\nnone'
 
 
 def test_named_chat_templates(backend, tmp_path):

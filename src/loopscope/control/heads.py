@@ -167,8 +167,7 @@ class ScaleHead(Policy):
 
     def output(self, depth: int, states: Sequence[Tensor]) -> Tensor:
         """The scale of the step that led to a state, [R]: the network's output, clipped."""
-        scale_R: Tensor = self.networks[depth](features(states)).clamp(0, 1)
-        return scale_R
+        return torch.clamp(self.networks[depth](features(states)), 0, 1)
 
 
 Head = ExitHead | ScaleHead

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from loopscope.studies.figures import FigureResult
 
 Tier = Literal["trace", "readouts", "acting"]
-TIERS = ("trace", "readouts", "acting")
 OMEGAS = np.linspace(-1, 1, 41)
 """Where lines of logits are measured."""
 
@@ -106,7 +105,7 @@ def control(
     Raises:
         LoopscopeError: there is no trace, or a policy cannot be followed over one.
     """
-    choice("tier", tier, TIERS)
+    choice("tier", tier, get_args(Tier))
     for name, value in (("target_cost", target_cost), ("check_cost", check_cost), ("outside_cost", outside_cost)):
         if not isinstance(value, int | float | None) or not 0 <= (value or 0) < math.inf:
             raise LoopscopeError(f"{setting(name, value)}: give a number of loops, 0 or more")

@@ -1,4 +1,4 @@
-"""Depths, rows, limits, tasks and scales as callers give them: checked, and turned into plain values.
+"""Depths, rows, limits, batches, tasks and scales as callers give them: checked, and turned into plain values.
 
 Text is read as on the command line, so that `transitions="1-4"` means what `--transitions 1-4` does; a caller in Python
 may also give the numbers themselves. What has two meanings is refused.
@@ -6,13 +6,14 @@ may also give the numbers themselves. What has two meanings is refused.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from loopscope.errors import LoopscopeError, index, parse_number, parse_ranges, setting, shown, text, whole
-from loopscope.measuring.batching import MOST_QUESTIONS
 from loopscope.store.schema import CHORD, ends_of, parse_transitions
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.known_tasks import find_benchmark
@@ -22,6 +23,10 @@ from loopscope.tasks.source_rows import LARGEST_ROW, parse_ids
 
 DEEPEST = 10_000
 """The deepest loop that can be asked for."""
+MOST_QUESTIONS = 1_000_000_000
+"""The largest number of questions that a limit, a unit or a batch can name."""
+_BUDGETS = {"cuda": 65536}
+_CPU_BUDGET = 4096
 
 Numbers = int | str | Iterable[int]
 Limits = int | Mapping[str, int] | None
@@ -110,6 +115,52 @@ def _limits_in(text: str) -> int | dict[str, int]:
     if "" in found and len(found) > 1:
         raise LoopscopeError(f"{setting('limit', text)}: give one number for all tasks, or one for each by name")
     return found.get("", found)
+
+
+@dataclass(frozen=True)
+class BatchPolicy:
+    """How the questions of a work unit are put into batches.
+
+    Attributes:
+        name: "tokens" (by length, up to a budget of padded tokens), "questions" (source order, a fixed number),
+            or "paper" (source order, two questions, natural padding).
+        size: questions in a batch; None for "tokens".
+        budget: padded tokens in a batch; None unless "tokens".
+        padding: "right", or "none" where a model runs the sequences of a batch in one row; None until `on` decides.
+    """
+
+    name: Literal["tokens", "questions", "paper"]
+    size: int | None = None
+    budget: int | None = None
+    padding: Literal["right", "none"] | None = None
+
+    @classmethod
+    def parse(cls, given: str | int) -> BatchPolicy:
+        """`auto`, `paper` or a number of questions.
+
+        >>> BatchPolicy.parse("8")
+        BatchPolicy(name='questions', size=8, budget=None, padding=None)
+        """
+        if given == "auto":
+            return cls("tokens", budget=_CPU_BUDGET)
+        if given == "paper":
+            return cls("paper", size=2)
+        size = parse_number(given) if isinstance(given, str) else given
+        if size is None:
+            raise LoopscopeError(
+                f"{setting('batch_size', given)} is not a number of questions: give one up to {MOST_QUESTIONS:,},"
+                " `auto` or `paper`"
+            )
+        return cls("questions", size=whole("batch_size", size, 1, MOST_QUESTIONS))
+
+    def on(self, device_type: str, *, unpadded: bool = False) -> BatchPolicy:
+        """The same policy as it suits a kind of device and a model that may run without padding.
+
+        The paper's batches are padded, and what was padded once stays so.
+        """
+        none = unpadded and self.name != "paper" and self.padding != "right"
+        budget = None if self.budget is None else _BUDGETS.get(device_type, _CPU_BUDGET)
+        return dataclasses.replace(self, budget=budget, padding="none" if none else "right")
 
 
 def _by_task(name: str, given: Mapping[str, Any]) -> dict[str, Any]:

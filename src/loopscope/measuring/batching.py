@@ -7,7 +7,6 @@ memory changes that: see `shrunk`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
@@ -15,16 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from loopscope.errors import LoopscopeError, parse_number, setting, whole
+from loopscope.errors import LoopscopeError, setting
+from loopscope.measuring.arguments import BatchPolicy
 from loopscope.models.packing import Group, Packing, common_prefix, pack
 from loopscope.tasks.encoding import Encoder, Example, LengthPolicy, LoadedTask, Row, Split, fit_lengths
 
-MOST_QUESTIONS = 1_000_000_000
-"""The largest number of questions that a limit, a unit or a batch can name."""
-_BUDGETS = {"cuda": 65536}
-_CPU_BUDGET = 4096
 _TOGETHER = 64
 """Rows whose texts are encoded at a time."""
 
@@ -174,52 +170,6 @@ def example_columns(questions: Sequence[Question]) -> dict[str, list[Any]]:
             }
         )
     return {name: [row[name] for row in rows] for name in rows[0]}
-
-
-@dataclass(frozen=True)
-class BatchPolicy:
-    """How the questions of a work unit are put into batches.
-
-    Attributes:
-        name: "tokens" (by length, up to a budget of padded tokens), "questions" (source order, a fixed number),
-            or "paper" (source order, two questions, natural padding).
-        size: questions in a batch; None for "tokens".
-        budget: padded tokens in a batch; None unless "tokens".
-        padding: "right", or "none" where a model runs the sequences of a batch in one row; None until `on` decides.
-    """
-
-    name: Literal["tokens", "questions", "paper"]
-    size: int | None = None
-    budget: int | None = None
-    padding: Literal["right", "none"] | None = None
-
-    @classmethod
-    def parse(cls, given: str | int) -> BatchPolicy:
-        """`auto`, `paper` or a number of questions.
-
-        >>> BatchPolicy.parse("8")
-        BatchPolicy(name='questions', size=8, budget=None, padding=None)
-        """
-        if given == "auto":
-            return cls("tokens", budget=_CPU_BUDGET)
-        if given == "paper":
-            return cls("paper", size=2)
-        size = parse_number(given) if isinstance(given, str) else given
-        if size is None:
-            raise LoopscopeError(
-                f"{setting('batch_size', given)} is not a number of questions: give one up to {MOST_QUESTIONS:,},"
-                " `auto` or `paper`"
-            )
-        return cls("questions", size=whole("batch_size", size, 1, MOST_QUESTIONS))
-
-    def on(self, device_type: str, *, unpadded: bool = False) -> BatchPolicy:
-        """The same policy as it suits a kind of device and a model that may run without padding.
-
-        The paper's batches are padded, and what was padded once stays so.
-        """
-        none = unpadded and self.name != "paper" and self.padding != "right"
-        budget = None if self.budget is None else _BUDGETS.get(device_type, _CPU_BUDGET)
-        return dataclasses.replace(self, budget=budget, padding="none" if none else "right")
 
 
 def plan_batches(questions: Sequence[Question], policy: BatchPolicy) -> list[list[Question]]:

@@ -40,6 +40,8 @@ from loopscope.errors import (
 )
 from loopscope.measuring.arguments import (
     DEEPEST,
+    MOST_QUESTIONS,
+    BatchPolicy,
     Ids,
     Limits,
     depth_list,
@@ -49,8 +51,6 @@ from loopscope.measuring.arguments import (
     task_list,
     transition_list,
 )
-from loopscope.measuring.batching import MOST_QUESTIONS, BatchPolicy
-from loopscope.models.in_memory import is_factory, spec_of
 from loopscope.models.registry import parse_name
 from loopscope.models.user_models import model_arguments
 from loopscope.store.manifest import LARGEST_STEP, Manifest
@@ -429,13 +429,20 @@ class MeasureConfig(BaseModel):
     @property
     def model_spec(self) -> str:
         """The model's name; of a model in memory, what the run records."""
-        return self.model if isinstance(self.model, str) else spec_of(self.model)
+        if isinstance(self.model, str):
+            return self.model
+        from loopscope.models.in_memory import spec_of  # which needs torch; `--help` needs none
+
+        return spec_of(self.model)
 
     @property
     def model_device(self) -> str:
         """The device; a model in memory stays where it is unless another one is named."""
-        stays = self.device == "auto" and not is_factory(self.model) and hasattr(self.model, "device")
-        return str(self.model.device) if stays else self.device
+        if self.device != "auto" or not hasattr(self.model, "device"):
+            return self.device
+        from loopscope.models.in_memory import is_factory
+
+        return self.device if is_factory(self.model) else str(self.model.device)
 
     def for_manifest(self) -> dict[str, Any]:
         """What the manifest's `settings` hold: those of the identity that are not as they are by default."""

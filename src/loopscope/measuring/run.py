@@ -33,7 +33,8 @@ from loopscope.measuring.config import MeasureConfig, refuse_other_settings
 from loopscope.measuring.producers import Tables
 from loopscope.measuring.progress import Progress, Style
 from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch, ModelFacts
-from loopscope.models.tokenizer import ChatTemplate, Tokenizer
+from loopscope.models.chat_template import ChatTemplate
+from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.files import RunLock, code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo, WorkUnit
 from loopscope.store.run import RunLayout, StoredRun, is_run, write_vocabulary

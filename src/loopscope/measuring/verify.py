@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.measuring.arguments import canonical
-from loopscope.measuring.batching import BatchPolicy, collate, plan_batches
+from loopscope.measuring.arguments import BatchPolicy, canonical
+from loopscope.measuring.batching import collate, plan_batches
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.run import Prepared, prepare, run_config, tasks_first
 from loopscope.measuring.worker import facts_of, load_configured_model, load_configured_tokenizer

@@ -1,6 +1,6 @@
-"""Text to token ids and back, with what a tokenizer adds around a text on record, and its chat template.
+"""Text to token ids and back, with what a tokenizer adds around a text on record.
 
-The token ids of a `tokenizer.json` are those of that file. Special tokens, chat templates and SentencePiece or tiktoken
+The token ids of a `tokenizer.json` are those of that file. Special tokens and SentencePiece or tiktoken
 files are read by transformers, without code of the checkpoint. Families differ: Ouro's file adds nothing, ever;
 Huginn's prepends its beginning-of-sequence token when special tokens are asked for. `encode` adds none unless asked;
 `prefix_ids` are what the file would put before a text.
@@ -9,7 +9,6 @@ Huginn's prepends its beginning-of-sequence token when special tokens are asked 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,50 +20,13 @@ from tokenizers import Tokenizer as Backend
 
 from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.limits import check_regular
+from loopscope.models.chat_template import SPECIAL_TOKENS, ChatTemplate
 from loopscope.models.checkpoint import CONFIG, TOKENIZER, fetch_tokenizer, read_json_object
 from loopscope.models.registry import parse_name
 from loopscope.models.user_models import load_entry_point, user_tokenizers
 
 _DESCRIPTIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 """Files next to tokenizer.json that transformers reads."""
-_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_NO_CLOCK = "{% set strftime_now = no_clock +%}"
-"""With today's date in it, the same call would give another text tomorrow."""
-
-
-@dataclass(frozen=True)
-class ChatTemplate:
-    """A tokenizer's chat template, rendered by transformers: messages to the text that the model was trained on.
-
-    Attributes:
-        source: the Jinja text.
-        special_tokens: the texts of the tokens that it may name, such as `bos_token`.
-        fast: the tokenizer of transformers.
-    """
-
-    source: str
-    special_tokens: Mapping[str, str]
-    fast: Any
-
-    @property
-    def sha256(self) -> str:
-        """The hash of all that decides what is written."""
-        content = [self.source, dict(sorted(self.special_tokens.items()))]
-        return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()
-
-    def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
-        """The text of a conversation, up to where the model's answer begins."""
-        given: Any = [dict(message) for message in messages]
-        template = _NO_CLOCK + self.source
-        try:
-            return str(
-                self.fast.apply_chat_template(
-                    given, chat_template=template, add_generation_prompt=add_generation_prompt, tokenize=False
-                )
-            )
-        except Exception as error:  # a template is a program, which may raise anything
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise LoopscopeError(f"the chat template refuses this conversation ({reason})") from error
 
 
 @dataclass(frozen=True)
@@ -222,9 +184,7 @@ def _tokenizer(
         found = [getattr(fast, f"{role}_id", None), *(stated if isinstance(stated, list) else [stated])]
         return tuple(dict.fromkeys(number for number in found if type(number) is int))
 
-    named = {role: str(held) for role in _ROLES if (held := getattr(fast, role, None)) is not None}
-    chat = getattr(fast, "chat_template", None)
-    chat = chat.get("default") if isinstance(chat, dict) else chat
+    named = {role: str(held) for role in SPECIAL_TOKENS if (held := getattr(fast, role, None)) is not None}
     return Tokenizer(
         source,
         backend,
@@ -234,7 +194,7 @@ def _tokenizer(
         next(iter(ids("bos_token")), None),
         ids("eos_token"),
         next(iter(ids("pad_token")), None),
-        ChatTemplate(chat, named, fast) if chat else None,
+        ChatTemplate.of(getattr(fast, "chat_template", None), named, source),
     )
 
 

@@ -13,8 +13,8 @@ import torch
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, choice, whole
-from loopscope.measuring.arguments import Numbers
-from loopscope.measuring.batching import MOST_QUESTIONS, BatchPolicy, Question
+from loopscope.measuring.arguments import MOST_QUESTIONS, BatchPolicy, Numbers
+from loopscope.measuring.batching import Question
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.model_check import before_a_pass, checked
 from loopscope.measuring.worker import Measured, Worker

@@ -241,7 +241,7 @@ class StoredRun:
             LoopscopeError: the log cannot be read, or a line does not match its digest.
         """
         path, events = self.layout.events, []
-        if self.manifest.schema_version < SEALED_SINCE or not path.exists():
+        if self.manifest.schema_version < SEALED_SINCE or not os.path.lexists(path):
             return []
         try:
             lines = read_regular(path).split(b"\n")[:-1]
@@ -297,7 +297,7 @@ class StoredRun:
             LoopscopeError: the file is damaged.
         """
         path = self.layout.vocabulary
-        if self.manifest.schema_version < SEALED_SINCE or not path.exists():
+        if self.manifest.schema_version < SEALED_SINCE or not os.path.lexists(path):
             return None
         try:
             stored = Vocabulary.decode(read_regular(path))
