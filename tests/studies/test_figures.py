@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib.text import Text
 
 from loopscope.errors import LoopscopeError
 from loopscope.path import Outcome
-from loopscope.stats import Bootstrap, Estimate, Interval
+from loopscope.stats import Bootstrap
 from loopscope.store import sha256_bytes
 from loopscope.studies import FIGURES, figure
 from loopscope.studies.figures import (
@@ -21,11 +20,8 @@ from loopscope.studies.figures import (
     SERIES_COLOURS,
     SMALLEST_TYPE,
     WIDTH,
-    symlog_threshold,
-    symlog_ticks,
 )
 from loopscope.studies.records import Records
-from loopscope.studies.topics.depths import Curve, first_shown
 from loopscope.studies.topics.single_paths import lower_median_failure
 
 QUICK = Bootstrap(resamples=40)
@@ -65,11 +61,6 @@ def test_mistakes_in_a_file_name_are_one_line(drawn, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LoopscopeError, match="cannot write"):
         drawn["concept"].save(tmp_path / "file" / "figure.pdf")
-
-
-def test_notebooks_get_a_picture_drawn_twice_as_fine(drawn):
-    picture, size = drawn["concept"]._repr_png_()
-    assert int.from_bytes(picture[16:20], "big") == pytest.approx(2 * size["width"], abs=2)
 
 
 def test_one_question_can_be_drawn(records, synthetic):
@@ -250,37 +241,12 @@ def test_a_first_depth_that_would_flatten_the_others_is_named_instead(records, s
     assert "leaves out lower means" in result.caption
 
 
-def test_a_model_that_goes_deeper_does_not_push_the_others_out():
-    """Beyond depth 8 there is one model alone, whose utilities are all alike."""
-
-    def curve(depths, means, reach):
-        estimates = [Estimate(mean, 9, Interval(mean - reach, mean + reach)) for mean in means]
-        return Curve(SimpleNamespace(depths=depths), estimates, [])
-
-    deep = curve((2, 4, 8, 16, 32, 64), [-7.06] * 6, 1e-4)
-    assert first_shown([curve((1, 2, 4, 8), [-7.4, -7.3, -7.6, -7.5], 0.1), deep]) is None
-    assert first_shown([curve((1, 2, 4, 8), [-30.0, -7.3, -7.6, -7.5], 0.1), deep]) == 2
-
-
-def test_the_best_depth_stays_in_a_panel():
-    means = [-5.21, -1.80, -0.63, -0.07, -0.71, -1.80, -2.52, -3.50]
-    estimates = [Estimate(mean, 9, Interval(mean - 0.1, mean + 0.1)) for mean in means]
-    assert first_shown([Curve(SimpleNamespace(depths=tuple(range(1, 9))), estimates, [])]) in (None, 2, 3, 4)
-
-
 def test_the_mark_of_a_decline_lies_on_its_point(records, synthetic):
     utility = np.array([-2.0, -1.0, -1.5, -1.8]) + np.random.default_rng(1).normal(0, 0.01, (30, 4))
     task = synthetic.Task("sums", {3: synthetic.Paths.of(np.full(30, 0.5), -np.ones(30))}, utility=utility)
     (axes,) = figure("depth-curves", records(task, depths=(1, 2, 3, 4)), QUICK).figure.axes
     (mark,) = [line for line in axes.lines if line.get_marker() == "v"]
     assert mark.get_xydata()[0] == pytest.approx([3, utility[:, 2].mean()])
-
-
-def test_settings_that_the_process_changed_win(lively):
-    labels = [figure("concept", lively, QUICK).figure.axes[0].xaxis.label]
-    with matplotlib.rc_context({"axes.labelsize": 10}):
-        labels.append(figure("concept", lively, QUICK).figure.axes[0].xaxis.label)
-    assert [label.get_fontsize() for label in labels] == [8, 10]
 
 
 def test_captions_hold_numbers_of_the_data(lively, drawn):
@@ -291,10 +257,3 @@ def test_captions_hold_numbers_of_the_data(lively, drawn):
     assert f"{lively.records.height:,} points" in drawn["direction-progress"].caption
     assert f"{recovered} of {failures} in all" in drawn["contraction"].caption
     assert f"question {shown['example_id']}" in drawn["concept"].caption
-
-
-def test_symlog_axes_follow_small_data_with_few_symmetric_ticks():
-    assert symlog_threshold(np.array([0.1, -0.2])) == symlog_threshold(np.zeros(3)) == 1e-4
-    assert symlog_threshold(np.array([3e-6, -5e-6, 0.0])) == 1e-6
-    assert symlog_ticks(1e-4, 2.0, most=2) == pytest.approx([-1.0, -1e-3, 0.0, 1e-3, 1.0])
-    assert symlog_ticks(1e-4, 5e-5) == [-1e-4, 0.0, 1e-4]

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-from loopscope.studies.conditions import Weights, bare_name
+from loopscope.studies.conditions import Weights
 from loopscope.studies.records import Records
 
 
@@ -100,10 +100,6 @@ def test_every_format_of_an_unfinished_run_says_so(unfinished_run, format):
         assert (line["measured_questions"], line["expected_questions"], line["finished"]) == ("2", "4", "false")
     else:
         assert "2 of 4 questions" in written
-
-
-def test_bare_names():
-    assert bare_name("org/Name-1B@abc") == "name-1b"
 
 
 def test_two_runs_of_one_folder_name_are_told_apart(tmp_path, synthetic):

@@ -6,7 +6,6 @@ import pytest
 
 from loopscope.stats import Estimate, Interval
 from loopscope.studies.render import latex_cell, latex_text, number
-from loopscope.studies.topics.interventions import contraction
 from loopscope.studies.topics.mechanism import mechanism
 
 ESTIMATE = Estimate(0.4918, 364, Interval(0.4429, 0.541))
@@ -94,12 +93,6 @@ def test_long_tables_continue_and_wide_ones_are_turned(lively, quick):
     assert latex.count(r"\begin{sidewaystable}") == latex.count(r"\end{sidewaystable}") > 1
     assert latex.count(r"\label{") == 1
     assert latex.count("(continued)") == latex.count(r"\begin{sidewaystable}") - 1
-
-
-def test_text_columns_line_up(hostile):
-    lines = contraction.table(hostile).to_text().splitlines()
-    rule = next(line for line in lines if line.startswith("─"))
-    assert all(len(line) <= len(rule) for line in lines[1:] if not line.startswith("note"))
 
 
 def test_notebooks_get_the_printed_cells(hand_like):

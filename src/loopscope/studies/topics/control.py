@@ -115,11 +115,6 @@ class Compared:
     found: Comparison
     notes: tuple[str, ...]
 
-    @property
-    def condition(self) -> Condition:
-        """The test questions."""
-        return self.pair.condition
-
 
 Prepare = Callable[[TracePair], TracePair]
 Acting = Callable[[TracePair, Comparison], Comparison]
@@ -204,7 +199,7 @@ def control(one: Compared) -> Iterator[Row]:
             "null": entry.null,
             "room": None if single is None else float((result.utility_Q - single).mean()),
         }
-        yield Row(one.condition, entry.name, values)
+        yield Row(one.pair.condition, entry.name, values)
 
 
 @dataclass(frozen=True)
@@ -317,7 +312,7 @@ def control_tables(
     settings = bootstrap or Bootstrap()
     scales = [
         Scales(
-            each.condition, tuple(curves(each.pair.train, each.pair.test)), each.found.depths, each.found.costs,
+            each.pair.condition, tuple(curves(each.pair.train, each.pair.test)), each.found.depths, each.found.costs,
             each.pair.trained_depth,
         )
         for each in groups

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -189,7 +189,7 @@ def direction_progress(records: Records, bootstrap: Bootstrap) -> figures.Pictur
         return chosen.notes[-1]
     groups: tuple[Updates, ...] = chosen.kept
     present = [outcome for outcome in Outcome if any((group.outcome == outcome).any() for group in groups)]
-    columns = _columns(groups)
+    columns = min(MOST_COLUMNS, math.isqrt(len(groups) - 1) + 1)  # as many rows as columns, as in the paper
     rows = -(-len(groups) // columns)
     caption = (
         f"Each of the {sum(map(len, groups)):,} points is one question at one update: its initial slope A and its "
@@ -215,19 +215,6 @@ def direction_progress(records: Records, bootstrap: Bootstrap) -> figures.Pictur
 
     height = 0.55 + rows * min((figures.WIDTH / columns) * 0.98, TALLEST_PANEL)
     return figures.Picture(height, draw, caption, {"panels": described}, chosen.notes)
-
-
-def _columns(groups: Sequence[Updates]) -> int:
-    """One row per task or per model where all have equally many panels, as in the paper's matrix; else what fits."""
-    conditions = [group.condition for group in groups]
-    for rows in (
-        Counter((condition.model_title, condition.evaluation_set) for condition in conditions),
-        Counter(condition.model_title for condition in conditions),
-    ):
-        counts = set(rows.values())
-        if len(rows) > 1 and len(counts) == 1 and 1 < max(counts) <= MOST_COLUMNS + 1:
-            return counts.pop()
-    return min(MOST_COLUMNS, len(groups))
 
 
 def _panels(figure: Figure, groups: Sequence[Updates], rows: int, columns: int) -> None:
