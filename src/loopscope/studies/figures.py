@@ -151,7 +151,8 @@ class FigureStudy:
             figure.draw_without_rendering()
             figure.set_layout_engine("none")
             figure.set_dpi(SHOWN_DPI)
-        return FigureResult(self.name, self.title, picture, figure, records.inputs(), rc)
+        about = (picture.caption, picture.shown, picture.notes)
+        return FigureResult(self.name, self.title, *about, figure, records.inputs(), rc)
 
 
 FIGURES: dict[str, FigureStudy] = {}
@@ -171,27 +172,17 @@ class FigureResult:
 
     study: str
     title: str
-    picture: Picture
+    caption: str
+    """What is drawn, in words."""
+    shown: dict[str, Any]
+    """Example ids and numbers behind each panel."""
+    notes: tuple[str, ...]
+    """What a reader must know of the runs."""
     figure: Figure
     inputs: list[dict[str, object]]
     """Hashes of the manifests and shards that were read."""
     settings: Any
     """The settings of matplotlib with which it was drawn and is saved."""
-
-    @property
-    def caption(self) -> str:
-        """What is drawn, in words."""
-        return self.picture.caption
-
-    @property
-    def shown(self) -> dict[str, Any]:
-        """Example ids and numbers behind each panel."""
-        return self.picture.shown
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know of the runs."""
-        return self.picture.notes
 
     def save(self, path: str | Path, *, dpi: int = PRINT_DPI) -> Path:
         """Write the figure as PDF, PNG or SVG by its suffix, and `NAME.json` with ids and hashes next to it.
