@@ -3,7 +3,6 @@
 import itertools
 import json
 
-import matplotlib
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -84,13 +83,6 @@ def test_a_figure_without_data_says_why(records, synthetic, level, reason):
         assert reason in result.caption
 
 
-def test_only_outcomes_that_are_drawn_are_explained(records, synthetic):
-    made = records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.5], [-1.0, 0.1])}))
-    caption = FIGURES["direction-progress"].figure(made, QUICK).caption
-    said = {word for word in ("Vermillion", "Grey", "Blue", "crosses") if word in caption}
-    assert said == {"Vermillion", "Grey"}
-
-
 HOSTILE = [
     "$\\frac{1}{$",
     "a\\$b_{x}^2",
@@ -112,17 +104,6 @@ def test_names_are_drawn_as_they_stand(synthetic, tmp_path):
     made = Records(runs)
     for name in ("direction-progress", "contraction", "depth-curves", "scale-prediction"):
         FIGURES[name].figure(made, QUICK).save(tmp_path / f"{name}.svg")
-
-
-def test_a_name_with_dollars_reads_as_written(records, synthetic, tmp_path):
-    """Text of an SVG without outlines is what a reader sees."""
-    task = synthetic.Task("cost $5$ or \\$6", {4: synthetic.Paths.of([0.5], [-1.0])})
-    figure = FIGURES["contraction"].figure(records(task, model={"name": "m$x_1$", "toy": False}), QUICK).figure
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        figure.savefig(tmp_path / "figure.svg")
-    written = (tmp_path / "figure.svg").read_text()
-    assert "cost $5$ or \\$6 test 4→5" in written
-    assert "(a) m$x_1$" in written
 
 
 def test_the_picture_of_an_unfinished_run_says_so(unfinished_run):
@@ -247,13 +228,3 @@ def test_the_mark_of_a_decline_lies_on_its_point(records, synthetic):
     (axes,) = figure("depth-curves", records(task, depths=(1, 2, 3, 4)), QUICK).figure.axes
     (mark,) = [line for line in axes.lines if line.get_marker() == "v"]
     assert mark.get_xydata()[0] == pytest.approx([3, utility[:, 2].mean()])
-
-
-def test_captions_hold_numbers_of_the_data(lively, drawn):
-    updates = Records([lively]).updates
-    failures = sum(int(each.finite_step.sum()) for each in updates)
-    recovered = sum(int((each.finite_step & (each.quarter_gain > 0)).sum()) for each in updates)
-    shown = drawn["concept"].shown["example"]
-    assert f"{lively.records.height:,} points" in drawn["direction-progress"].caption
-    assert f"{recovered} of {failures} in all" in drawn["contraction"].caption
-    assert f"question {shown['example_id']}" in drawn["concept"].caption

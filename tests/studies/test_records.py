@@ -29,12 +29,6 @@ def test_one_group_per_task_and_transition(two_tasks):
     assert found == [("gsm8k", 1, 2), ("gsm8k", 4, 2), ("commonsense_qa", 1, 1), ("commonsense_qa", 4, 1)]
 
 
-def test_conditions_print_as_the_paper_does(two_tasks):
-    titles = [str(updates.condition) for updates in two_tasks.updates]
-    assert titles[0] == "toy-ouro GSM8K test 1→2"
-    assert titles[2] == "toy-ouro CommonsenseQA train1024 1→2"
-
-
 def test_arrays_follow_the_rows(two_tasks):
     updates = two_tasks.updates[0]
     np.testing.assert_array_equal(updates.slope, [0.5, 0.1])
