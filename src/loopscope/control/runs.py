@@ -29,7 +29,7 @@ from loopscope.store.schema import ends_of
 from loopscope.studies import FIGURES, Source, open_records
 from loopscope.studies.declare import TableResult
 from loopscope.studies.records import Records
-from loopscope.studies.topics.control import TracePair, control_picture, control_tables, scales_picture
+from loopscope.studies.topics.control import TracePair, control_tables
 from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ class Control:
 
     def figure(self, name: Literal["control", "fitted-scale"] = "control") -> FigureResult:
         """Utility over cost, with the ceilings; or the fitted scales."""
-        picture = control_picture(self.table) if name == "control" else scales_picture(self.scales)
-        return FIGURES[name].drawn(picture, self.records)
+        return FIGURES[name].of(self.table if name == "control" else self.scales, self.records)
 
     def __str__(self) -> str:
         return "\n".join(str(table) for table in (self.table, self.scales) if table.rows)

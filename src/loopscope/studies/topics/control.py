@@ -334,20 +334,13 @@ _DASHES: Any = ("--", ":", "-.", (0, (6, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0
     "Utility over cost",
     paper="app:geometry-adaptive",
     summary="utility over cost, with ceilings",
-    needs="--trace",
+    over=control,
 )
-def control_figure(records: Records, bootstrap: Bootstrap) -> Picture | str:
+def control_figure(table: TableResult, bootstrap: Bootstrap) -> Picture:
     """One panel per model and task with a trace."""
-    return control_picture(control.table(records, bootstrap))
-
-
-def control_picture(table: TableResult) -> Picture | str:
-    """The picture of a finished table."""
     panels: dict[str, list[Row]] = {}
     for row in table.rows:
         panels.setdefault(str(row.condition), []).append(row)
-    if not panels:
-        return table.notes[-1]
     rules = list(dict.fromkeys(row.key for row in table.rows if row["kind"] in ("rule", "scale")))
     ceilings = list(dict.fromkeys(row.key for row in table.rows if row["kind"] == "ceiling"))
 
@@ -375,7 +368,7 @@ def control_picture(table: TableResult) -> Picture | str:
         "points are rules fitted to one cost on train questions; dashed levels are oracles that know the reference."
     )
     height = 2.3 * len(panels) + 0.16 * ((len(rules) + len(ceilings)) // 4 + 2)
-    return Picture(height, draw, caption, {"panels": described}, table.notes)
+    return Picture(height, draw, caption, {"panels": described})
 
 
 def _panel(axes: Axes, rows: list[Row], names: list[str], ceilings: list[str]) -> None:
@@ -408,20 +401,13 @@ def _mean(row: Row) -> float:
     "Fitted scale of every update",
     paper="app:geometry-adaptive",
     summary="the fitted scale over depth, with its gain and a temperature's",
-    needs="--scales-to",
+    over=fitted_scale,
 )
-def fitted_scale_figure(records: Records, bootstrap: Bootstrap) -> Picture | str:
-    """One column of two panels per model and task."""
-    return scales_picture(fitted_scale.table(records, bootstrap))
-
-
-def scales_picture(table: TableResult) -> Picture | str:
-    """The picture of a finished table: scales above, gains below."""
+def fitted_scale_figure(table: TableResult, bootstrap: Bootstrap) -> Picture:
+    """One column of two panels per model and task: scales above, gains below."""
     groups: dict[str, list[Row]] = {}
     for row in table.rows:
         groups.setdefault(f"{row.condition.model_title}\n{row.condition.set_title}", []).append(row)
-    if not groups:
-        return table.notes[-1] if table.notes else "no line of logits was measured"
 
     def draw(figure: Figure) -> None:
         scale_panels(figure, {title: (rows, rows[0]["trained_depth"]) for title, rows in groups.items()})
@@ -431,7 +417,7 @@ def scales_picture(table: TableResult) -> Picture | str:
         "that the update is too short. Below: what it gains on test questions over the fixed depth R, next to a "
         "temperature alone. Bars are 95% intervals by question; the dotted line is the trained depth."
     )
-    return Picture(3.4, draw, caption, {"rows": table.to_polars().to_dicts()}, table.notes)
+    return Picture(3.4, draw, caption, {"rows": table.to_polars().to_dicts()})
 
 
 _KINDS: dict[str, dict[str, Any]] = {

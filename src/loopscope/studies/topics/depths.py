@@ -10,8 +10,8 @@ import numpy as np
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.studies import figures
 from loopscope.studies.declare import MODEL, TASK, Column, Panel, Values, table, words
-from loopscope.studies.populations import OPTION_TASKS, SWEEPS, groups_of, no_depths, notes_on
-from loopscope.studies.records import DepthSweep, Records
+from loopscope.studies.populations import OPTION_TASKS, SWEEPS, groups_of, no_depths
+from loopscope.studies.records import DepthSweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -215,14 +215,12 @@ class Curve(NamedTuple):
     "Utility over recurrent depth",
     paper="app:exp-coverage",
     summary="utility over depth, declines marked",
-    needs="quick",
+    over=SWEEPS,
 )
-def depth_curves(records: Records, bootstrap: Bootstrap) -> figures.Picture | str:
+def depth_curves(sweeps: tuple[DepthSweep, ...], bootstrap: Bootstrap) -> figures.Picture:
     """One panel per evaluation set, one line per model."""
-    if not records.sweeps:
-        return no_depths(records)
     panels: dict[str, list[Curve]] = {}
-    for sweep in records.sweeps:
+    for sweep in sweeps:
         means = bootstrap.estimate({place: Mean(column) for place, column in enumerate(sweep.utility.T)})
         curve = Curve(sweep, list(means.values()), running_best(sweep, bootstrap))
         panels.setdefault(sweep.condition.set_title, []).append(curve)
@@ -250,8 +248,7 @@ def depth_curves(records: Records, bootstrap: Bootstrap) -> figures.Picture | st
     def draw(figure: Figure) -> None:
         _curves(figure, panels, rows, columns)
 
-    notes = notes_on(sweep.condition for sweep in records.sweeps)
-    return figures.Picture(0.5 + 1.75 * rows, draw, " ".join(said), {"panels": described}, notes)
+    return figures.Picture(0.5 + 1.75 * rows, draw, " ".join(said), {"panels": described})
 
 
 def _range(curves: list[Curve], first: int) -> tuple[float, float]:

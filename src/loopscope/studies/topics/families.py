@@ -12,7 +12,7 @@ from loopscope.stats import Best, Bootstrap, Estimate, Mean, Ratio
 from loopscope.store import Level
 from loopscope.studies import figures
 from loopscope.studies.conditions import Condition, at, title
-from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Row, Values, table, words
+from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Row, TableResult, Values, table, words
 from loopscope.studies.populations import Population, Selection, select, updates_with
 from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
 from loopscope.studies.topics.training import OUTCOMES
@@ -126,13 +126,10 @@ MOST_TOPOLOGIES = 14
     "Models compared",
     paper="fig:families",
     summary="finite-step share against sign accuracy, by topology",
-    needs="quick",
+    over=families,
 )
-def families_figure(records: Records, bootstrap: Bootstrap) -> figures.Picture | str:
+def families_figure(table: TableResult, bootstrap: Bootstrap) -> figures.Picture | str:
     """A colour for each topology; a model whose family records none has its family's name."""
-    table = families.table(records, bootstrap)
-    if not table.rows:
-        return table.notes[-1]
     if len(table.rows) == 1:
         return "one run and one task: name several runs to compare them"
     drawn = [row for row in table.rows if row["share"].value is not None]
@@ -162,7 +159,7 @@ def families_figure(records: Records, bootstrap: Bootstrap) -> figures.Picture |
         "questions." + (f" {harmless} without a harmful update are not drawn." if harmless else "")
     )
     height = 2.6 + 0.16 * -(-min(len(names), MOST_TOPOLOGIES) // 2)
-    return figures.Picture(height, draw, caption, {"rows": table.to_polars().to_dicts()}, table.notes)
+    return figures.Picture(height, draw, caption, {"rows": table.to_polars().to_dicts()})
 
 
 def _topology(row: Row) -> str:

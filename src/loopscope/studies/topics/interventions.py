@@ -18,8 +18,8 @@ from loopscope.store import Level
 from loopscope.store.schema import ends_of
 from loopscope.studies import figures
 from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Row, Values, table, words
-from loopscope.studies.populations import OPTION_TASKS, groups_of, select, updates_with, with_table
-from loopscope.studies.records import DepthSweep, Floats, Records, Updates, matrix
+from loopscope.studies.populations import OPTION_TASKS, groups_of, updates_with, with_table
+from loopscope.studies.records import DepthSweep, Floats, Updates, matrix
 from loopscope.studies.topics.fp64 import bound_selected_values, kept_notes
 
 if TYPE_CHECKING:
@@ -266,18 +266,16 @@ def longer_steps(updates: Updates) -> Values:
     "Quarter-step recovery",
     paper="fig:contraction",
     summary="quarter-step recovery with intervals",
-    needs="grid",
+    over=contraction.over,
 )
-def contraction_figure(records: Records, bootstrap: Bootstrap) -> figures.Picture | str:
+def contraction_figure(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figures.Picture | str:
     """One line per condition, those of CommonsenseQA in purple; a condition without failures says so."""
-    chosen = select(records, "grid_gain", level=Level.GRID)
-    table = contraction.table(records, bootstrap)
-    rows = table.rows
+    rows = [row for updates in groups for row in contraction.rows(updates, bootstrap)]
     if not any(row["failures"] for row in rows):
-        return chosen.notes[-1] if not chosen.kept else "no finite-step failure in these runs"
+        return "no finite-step failure in these runs"
     ids = {
         str(updates.condition): [updates.ids[index] for index in np.flatnonzero(updates.finite_step)]
-        for updates in chosen.kept
+        for updates in groups
     }
     caption = (
         "Each update uses one quarter of its proposed displacement along the same direction. (a) Share of finite-step "
@@ -287,8 +285,8 @@ def contraction_figure(records: Records, bootstrap: Bootstrap) -> figures.Pictur
         f"Lines are {100 * bootstrap.level:g}% intervals over the failures."
         + (" Purple rows are CommonsenseQA." if any(map(_is_purple, rows)) else "")
     )
-    shown = {"rows": table.to_polars().to_dicts(), "failures": ids}
-    return figures.Picture(0.75 + 0.2 * len(rows), lambda figure: _recovery(figure, rows), caption, shown, table.notes)
+    shown = {"rows": contraction.finish(rows).to_polars().to_dicts(), "failures": ids}
+    return figures.Picture(0.75 + 0.2 * len(rows), lambda figure: _recovery(figure, rows), caption, shown)
 
 
 def _is_purple(row: Row) -> bool:

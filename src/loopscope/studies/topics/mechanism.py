@@ -13,8 +13,8 @@ from loopscope.stats import Auroc, Bootstrap, Maximum, Mean, Ratio, Spearman
 from loopscope.store import Level
 from loopscope.studies import figures
 from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Values, table, words
-from loopscope.studies.populations import CONCAVE_PATHS, select, updates_with
-from loopscope.studies.records import Records, Updates
+from loopscope.studies.populations import CONCAVE_PATHS, updates_with
+from loopscope.studies.records import Updates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -180,14 +180,10 @@ DRAWN = (Outcome.PROGRESSING, Outcome.DIRECTIONAL_FAILURE, Outcome.FINITE_STEP_F
     "Local improvement and full-step harm",
     paper="fig:direction-progress",
     summary="slope against full-step gain by outcome",
-    needs="quick",
+    over=updates_with("slope", "gain"),
 )
-def direction_progress(records: Records, bootstrap: Bootstrap) -> figures.Picture | str:
+def direction_progress(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figures.Picture | str:
     """Every record of every condition, a panel each; identical symmetric-log transforms on all axes."""
-    chosen = select(records, "slope", "gain")
-    if not chosen.kept:
-        return chosen.notes[-1]
-    groups: tuple[Updates, ...] = chosen.kept
     present = [outcome for outcome in Outcome if any((group.outcome == outcome).any() for group in groups)]
     columns = min(MOST_COLUMNS, math.isqrt(len(groups) - 1) + 1)  # as many rows as columns, as in the paper
     rows = -(-len(groups) // columns)
@@ -214,7 +210,7 @@ def direction_progress(records: Records, bootstrap: Bootstrap) -> figures.Pictur
         figure.legend(handles=handles, title=title, loc="outside upper center", ncols=4, columnspacing=1.2)
 
     height = 0.55 + rows * min((figures.WIDTH / columns) * 0.98, TALLEST_PANEL)
-    return figures.Picture(height, draw, caption, {"panels": described}, chosen.notes)
+    return figures.Picture(height, draw, caption, {"panels": described})
 
 
 def _panels(figure: Figure, groups: Sequence[Updates], rows: int, columns: int) -> None:

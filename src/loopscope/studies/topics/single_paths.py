@@ -20,8 +20,8 @@ from loopscope.store import Level
 from loopscope.studies import figures
 from loopscope.studies.conditions import Weights, printable
 from loopscope.studies.declare import Values, estimated
-from loopscope.studies.populations import select
-from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
+from loopscope.studies.populations import updates_with
+from loopscope.studies.records import GRID_SCALES, Floats, Updates
 from loopscope.studies.topics.scales import FIXED, scale_statistics
 
 if TYPE_CHECKING:
@@ -110,14 +110,13 @@ def clearest_failure(updates: Updates) -> Example | None:
     "A shorter step can recover progress",
     paper="fig:intro-concept",
     summary="one finite-step failure and its shorter step",
-    needs="grid",
+    over=updates_with("grid_gain", level=Level.GRID),
 )
-def concept(records: Records, bootstrap: Bootstrap) -> figures.Picture | str:
+def concept(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figures.Picture | str:
     """The clearest finite-step failure of all conditions."""
-    chosen = select(records, "grid_gain", level=Level.GRID)
-    found = [example for updates in chosen.kept if (example := clearest_failure(updates)) is not None]
+    found = [example for updates in groups if (example := clearest_failure(updates)) is not None]
     if not found:
-        return chosen.notes[-1] if not chosen.kept else "no finite-step failure that a grid scale turns into a gain"
+        return "no finite-step failure that a grid scale turns into a gain"
     example = max(found, key=lambda each: each.updates.clarity.max())
     condition, failures = example.updates.condition, int(example.updates.finite_step.sum())
     stored = f"at its {len(example.path[0])} stored FP64 nodes" if example.stored else "on the 21-point grid"
@@ -128,7 +127,7 @@ def concept(records: Records, bootstrap: Bootstrap) -> figures.Picture | str:
         f"gains {example.at(example.optimum):.3g}. The path was chosen to be seen, not to be typical: {example.rule}."
     )
     shown = {"example": example.described()}
-    return figures.Picture(2.4, lambda figure: _concept(figure, example), caption, shown, chosen.notes)
+    return figures.Picture(2.4, lambda figure: _concept(figure, example), caption, shown)
 
 
 def _concept(figure: Figure, example: Example) -> None:
@@ -196,14 +195,13 @@ class Shown:
     "Scale prediction",
     paper="fig:scale-prediction",
     summary="example paths, predicted scales, regrets",
-    needs="grid",
+    over=updates_with("grid_gain", "quadratic_scale", level=Level.GRID),
 )
-def scale_prediction(records: Records, bootstrap: Bootstrap) -> figures.Picture | str:
+def scale_prediction(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figures.Picture | str:
     """The condition with the clearest failure, and the next one of another model, else task; see `paper_figures`."""
-    chosen = select(records, "grid_gain", "quadratic_scale", level=Level.GRID)
-    candidates = [updates for updates in chosen.kept if (updates.primary & updates.finite_step).any()]
+    candidates = [updates for updates in groups if (updates.primary & updates.finite_step).any()]
     if not candidates:
-        return chosen.notes[-1] if not chosen.kept else "no finite-step failure with Q<0 in these runs"
+        return "no finite-step failure with Q<0 in these runs"
     shown = []
     for updates in _two(candidates):
         published = updates.condition.weights is Weights.PUBLISHED
@@ -223,9 +221,7 @@ def scale_prediction(records: Records, bootstrap: Bootstrap) -> figures.Picture 
         for one in shown
     ]
     caption = _prediction_caption(shown, bootstrap.level)
-    return figures.Picture(
-        3.4, lambda figure: _prediction(figure, shown), caption, {"conditions": described}, chosen.notes
-    )
+    return figures.Picture(3.4, lambda figure: _prediction(figure, shown), caption, {"conditions": described})
 
 
 def _prediction_caption(shown: list[Shown], level: float) -> str:

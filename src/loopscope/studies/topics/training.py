@@ -21,7 +21,7 @@ from loopscope.path import Outcome
 from loopscope.stats import Best, Bootstrap, Estimate, Interval, Mean, Ratio
 from loopscope.studies import figures
 from loopscope.studies.conditions import Condition, Weights, printable
-from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, Values, table, words
+from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, TableResult, Values, table, words
 from loopscope.studies.populations import Population, Selection, notes_on
 from loopscope.studies.records import Records, Updates
 from loopscope.training_steps import training_step
@@ -230,13 +230,10 @@ MOST_NAMED = 6
     "A training in steps",
     paper="fig:training",
     summary="outcomes, gains and best depth over a training",
-    needs="several steps",
+    over=training,
 )
-def training_figure(records: Records, bootstrap: Bootstrap) -> figures.Picture | str:
+def training_figure(table: TableResult, bootstrap: Bootstrap) -> figures.Picture | str:
     """Four panels of the first training and evaluation set; the table has all of them."""
-    table = training.table(records, bootstrap)
-    if not table.rows:
-        return table.notes[-1]
     groups: dict[str, list[Row]] = {}
     for row in table.rows:
         groups.setdefault(f"{row['series']} · {row.condition.set_title}", []).append(row)
@@ -249,7 +246,7 @@ def training_figure(records: Records, bootstrap: Bootstrap) -> figures.Picture |
         f"{100 * bootstrap.level:g}% intervals over questions."
     )
     shown = {"rows": table.to_polars().to_dicts()}
-    return figures.Picture(3.9, lambda figure: _draw(figure, name, rows), caption, shown, table.notes + more)
+    return figures.Picture(3.9, lambda figure: _draw(figure, name, rows), caption, shown, more)
 
 
 def _leading(rows: Sequence[Row]) -> list[Row]:
