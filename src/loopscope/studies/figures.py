@@ -152,7 +152,8 @@ class FigureStudy:
                 lines = textwrap.wrap(literal(picture, longest=None), width=int(14 * WIDTH))
                 figure = Figure(figsize=(WIDTH, max(1.0, 0.4 + 0.2 * len(lines))))
                 figure.text(0.5, 0.5, "\n".join(lines), ha="center", va="center")
-                picture, notes = Picture(0.0, lambda _: None, picture, {}), (picture,)
+                notes = (picture,)
+                picture = Picture(0.0, lambda _: None, picture, {})
             else:
                 figure = Figure(figsize=(WIDTH, picture.height), layout="constrained")
                 picture.draw(figure)
