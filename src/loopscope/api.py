@@ -32,9 +32,9 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-def configured(args: tuple[Any, ...], given: dict[str, Any]) -> MeasureConfig:
+def configured(given: Mapping[str, Any]) -> MeasureConfig:
     """The configuration that a call means: `config`, if there is one, with what else was given above it."""
-    given = _named(args, given)
+    given = dict(given)
     config = given.pop("config", None)
     if config is None:
         return MeasureConfig(**given)
@@ -47,15 +47,13 @@ LONGEST_NAME = 200
 """Characters of a run's folder."""
 
 
-def configurations(
-    given: Mapping[str, Any], make: Callable[[dict[str, Any]], MeasureConfig] = lambda given: MeasureConfig(**given)
-) -> list[MeasureConfig]:
+def configurations(given: Mapping[str, Any]) -> list[MeasureConfig]:
     """The configuration of each model of a text or a list; each of several has a folder of its own in the output."""
     model = given.get("model")
     listed = list(model) if isinstance(model, list | tuple) else [model]
     names = [name for each in listed for name in model_names(text("model", each))]
     if len(names) == 1:
-        return [make({**given, "model": names[0]})]
+        return [configured({**given, "model": names[0]})]
     if given.get("output") is None:
         raise LoopscopeError(f"{len(names)} models need a folder for their runs: give {setting('output')}")
     output = Path(text("output", given["output"]))
@@ -69,7 +67,7 @@ def configurations(
         folders = [re.sub(r"[^\w.@=+-]+", "-", part).strip("-.")[:LONGEST_NAME] or "model" for part in parts]
         if len({folder.lower() for folder in folders}) == len(names):
             return [
-                make({**given, "model": name, "output": output / folder})
+                configured({**given, "model": name, "output": output / folder})
                 for name, folder in zip(names, folders, strict=True)
             ]
     raise LoopscopeError(f"{setting('model')} names {shown(names[-1])} and another of the same name: name each once")
@@ -111,9 +109,8 @@ def takes_settings(function: Callable[P, Result]) -> Callable[P, Result]:
     def called(*args: P.args, **kwargs: P.kwargs) -> Any:
         given = _named(args, kwargs)
         if isinstance(given.get("model"), list | tuple):
-            each = configurations(given, lambda settings: configured((), settings))
-            return [function(config=config) for config in each]  # type: ignore[call-arg,arg-type]
-        return function(config=configured((), given))  # type: ignore[call-arg,arg-type]
+            return [function(config=each) for each in configurations(given)]  # type: ignore[call-arg,arg-type]
+        return function(config=configured(given))  # type: ignore[call-arg,arg-type]
 
     settings = [f"        {name}: {field.description}\n" for name, field in MeasureConfig.arguments().items()]
     called.__doc__ = f"{function.__doc__}".replace("    Raises:", "".join(["    Args:\n", *settings, "\n    Raises:"]))
@@ -204,4 +201,4 @@ def plan(*args: Any, seconds: float = SECONDS, **settings: Any) -> CostEstimate:
     Raises:
         LoopscopeError: one line for whatever `measure` would refuse.
     """
-    return estimate(configured(args, settings), seconds)
+    return estimate(configured(_named(args, settings)), seconds)

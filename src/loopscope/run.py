@@ -152,13 +152,10 @@ class Run(StoredRun):
         """
         from functools import partial
 
-        from loopscope.errors import optional_text
-        from loopscope.measuring.arguments import task_list
         from loopscope.measuring.verify import Named, measure_again
         from loopscope.store.verification import verify
 
-        template = optional_text("template", template)
-        named = Named(model, task_list(tasks) if tasks else (), template, tokenizer, data_dir, device)
+        named = Named(model, tasks, template, tokenizer, data_dir, device)
         if not (replay or bitwise) and named == Named(data_dir=data_dir, device=device):
             return verify(self)
 

@@ -23,7 +23,7 @@ from loopscope.store import StoredRun
 
 # Run by another process, not collected.
 collect_ignore = [
-    *("killed_pass.py", "small_gpt.py", "plain_paths.py", "plain_trace.py"),
+    *("small_gpt.py", "plain_paths.py", "plain_trace.py"),
 ]
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -116,16 +116,27 @@ def shared(name: str) -> Path:
     return SHARED / name
 
 
-@pytest.fixture(scope="session")
-def plain_updates() -> Any:
-    """`plain_updates(folder, run, task, transition)`: a run's updates as plain tensors, see `plain_paths.py`."""
-    spec = importlib.util.spec_from_file_location("plain_paths", Path(__file__).with_name("plain_paths.py"))
+def beside(name: str) -> Any:
+    """A module of this folder that holds no tests."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module.plain_updates
+    return module
+
+
+@pytest.fixture(scope="session")
+def plain_updates() -> Any:
+    """`plain_updates(folder, run, task, transition)`: a run's updates as plain tensors, see `plain_paths.py`."""
+    return beside("plain_paths").plain_updates
+
+
+@pytest.fixture(scope="session")
+def small_gpt() -> Any:
+    """`small_gpt.py` as a module that cannot be imported by its name, as a notebook's cells cannot."""
+    return beside("small_gpt")
 
 
 @pytest.fixture(scope="session")
@@ -147,15 +158,38 @@ def measured(checkpoint: Callable[[str], str], tmp_path: Path) -> Pass:
     return call
 
 
+DYING = """
+
+import os
+import signal
+
+
+class Dying(LoopedGPT):
+    def embed(self, batch):
+        if 5 in (batch.source_rows or ()) and os.path.exists({fuse!r}):
+            os.unlink({fuse!r})
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().embed(batch)
+
+
+def dying():
+    torch.manual_seed(0)
+    return Dying(GPT())
+"""
+
+
+@pytest.fixture
+def dying(tmp_path: Path) -> tuple[str, Path]:
+    """`mine.py:dying`, a model whose process ends itself at row 5 while there is a fuse, and the fuse."""
+    fuse, code = tmp_path / "fuse", tmp_path / "mine.py"
+    code.write_text(Path(__file__).with_name("small_gpt.py").read_text() + DYING.format(fuse=str(fuse)))
+    return f"{code}:dying", fuse
+
+
 @pytest.fixture(scope="session")
 def same_trace() -> Callable[..., None]:
     """`same_trace(run, model, examples)`: the trace of a run is that of the formulas, to rounding."""
-    place = Path(__file__).with_name("plain_trace.py")
-    spec = importlib.util.spec_from_file_location("plain_trace", place)
-    assert spec is not None
-    assert spec.loader is not None
-    plain = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(plain)
+    plain = beside("plain_trace")
 
     def check(run: StoredRun, model: Any, examples: list[Any], tolerance: float = 2e-6) -> None:
         found, lens = run.trace.collect(), run.manifest.lens

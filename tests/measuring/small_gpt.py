@@ -1,18 +1,10 @@
-"""A small GPT as its author wrote it, looped over its blocks; as a script it measures itself into a folder.
-
-`python small_gpt.py FOLDER TASK UNITS` dies by SIGKILL when so many units are stored; 0 lets it finish.
-"""
-
-import os
-import signal
-import sys
+"""A small GPT as its author wrote it, looped over its blocks."""
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 import loopscope as ls
-from loopscope.api import measure_with
 
 
 class Block(nn.Module):
@@ -77,22 +69,3 @@ def build(seed=0, softcap=8.0):
 
 
 OPTIONS = {"transitions": [1], "unit_size": 1, "device": "cpu"}
-
-
-def main(folder, task, units):
-    if int(units):
-        from loopscope.store.writer import RunWriter
-
-        commit = RunWriter.commit
-
-        def commit_and_die(self, *given):
-            commit(self, *given)
-            if len(self.pending()) <= len(self.units) - int(units):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        RunWriter.commit = commit_and_die
-    measure_with(build(), task, output=folder, level="full", tokens=True, paths=True, **OPTIONS)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Wrong settings, given in Python, as flags, by the environment and in YAML: one line in the caller's words."""
+"""Wrong settings, given in Python and as flags: one line in the caller's words."""
 
 from __future__ import annotations
 
@@ -23,38 +23,28 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"transitions": [-1]}, "transitions=-1 is too small: give a number from 0 to 10,000"),
     ({"transitions": "4 5"}, "transitions='4 5': '4 5' is not a number or a range"),
     ({"transitions": "1-1000000000"}, "1000000000 is too large: 10,000 is the largest"),
-    ({"transitions": [True]}, "transitions=True is not a whole number"),
     ({"transitions": {1: 2}}, "transitions={1: 2} is not a number or a list of numbers"),
     ({"transitions": itertools.count()}, "transitions=10001 is too large"),
     ({"level": "ful"}, "level='ful' is not known: did you mean full?"),
-    ({"paths": True}, "paths=True stores the FP64 analysis: add level='full'"),
     ({"tokens": True, "transitions": [], "depths": [1]}, "tokens=True is about updates: name some with transitions="),
+    ({"trace": True, "transitions": [], "depths": [0]}, "trace=True follows the loops: name a depth from 1 on"),
+    ({"lens": 101}, "lens=101: Input should be less than or equal to 100"),
     ({"tokens": "no"}, "tokens='no': Input should be a valid boolean"),
     ({"batch_size": "many"}, "batch_size='many' is not a number of questions"),
-    ({"batch_size": 0}, "batch_size=0 is too small"),
     ({"batch_size": "paper", "protocol": "loopscope:unit_size=3"}, "unit_size=3 must be even"),
-    ({"unit_size": 0}, "unit_size=0: Input should be greater than or equal to 1"),
-    ({"scalar_checks": -1}, "scalar_checks=-1: Input should be greater than or equal to 0"),
-    ({"readout_dtype": "bfloat16"}, "readout_dtype='bfloat16' is not known"),
     ({"model_args": {"exit_threshold": 1.5}}, "exit_threshold=1.5: Input should be less than or equal to 1"),
     ({"long": "cut"}, "long='cut' is not known: choose error, skip, truncate-left"),
-    ({"engine": "dask"}, "engine='dask' is not known: choose local, ray"),
     ({"workers": -1, "engine": "ray"}, "workers=-1: Input should be greater than or equal to 1"),
-    ({"progress": "fancy"}, "progress='fancy' is not known: choose auto, bar, plain, none"),
     ({"workers": 2}, "workers=2 is for engine='ray'"),
     ({"limit": 0}, "limit=0 is too small"),
     ({"limit": "1 0"}, "limit='1 0': '1 0' is not a number of questions"),
-    ({"limit": "gsm8k=1,gsm8k=2"}, "gives two numbers for gsm8k"),
     ({"limit": "1,gsm8k=2"}, "one number for all tasks, or one for each"),
     ({"limit": {"ARC-Challenge": 1, "arc_challenge": 2}}, "limit= names arc_challenge twice"),
-    ({"limit": {"gsm8k": "3"}}, "limit='3' is not a whole number"),
-    ({"ids": "1 0"}, "ids='1 0': '1 0' is not a number or a range"),
     ({"ids": "0-999999999"}, "names more than 1,000,000 numbers"),
     ({"ids": 2.5}, "ids=2.5 is not a number or a list of numbers"),
     ({"ids": ""}, "ids='' is empty"),
     ({"device": "gpu"}, "there is no device 'gpu': choose cpu"),
     ({"levle": "grid"}, "there is no setting 'levle': did you mean level?"),
-    ({"command_line": 5}, "there is no setting 'command_line'"),
     ({"protocol": "paper:unit_size"}, "'unit_size' is not NAME=VALUE"),
     ({"protocol": "paper:size=3"}, "protocol='size' is not known: did you mean unit_size?"),
     ({"config": {"level": "full"}}, "is not a MeasureConfig"),
@@ -65,19 +55,13 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"tasks": [{"prompt": "a", "solution": "b"}]}, "Task.from_rows"),
     ({"tasks": []}, "no task given: name one or more, e.g. tasks='arithmetic,gsm8k'"),
     ({"output": "a\0b"}, "holds bytes that are not UTF-8 text"),
-    ({"data_dir": "caf\udce9"}, "holds bytes that are not UTF-8 text"),
 ]
 
 BAD_FLAGS: list[tuple[str, str, str]] = [
-    ("transitions", "4 5", "--transitions '4 5': '4 5' is not a number or a range"),
     ("transitions", "4-2", "'4-2' runs backwards: write 2-4"),
-    ("transitions", "1-1000000000", "1000000000 is too large: 10,000 is the largest"),
     ("transitions", "1:30", "'1:30' is not a number or a range"),
-    ("depths", "1-9999999999", "--depths 1-9999999999: 9999999999 is too large: 10,000 is the largest"),
     ("limit", "arithmetic=1,arithmetic=2", "gives two numbers for arithmetic"),
-    ("limit", "0", "--limit 0 is too small"),
     ("ids", "0,0", "--ids names row 0 twice"),
-    ("workers", "-1", "--workers -1: Input should be greater than or equal to 1"),
     ("level", "ful", "--level ful is not known: did you mean full?"),
     ("protocol", "loopscope:unit_size=0", "unit_size='0': Input should be greater than or equal to 1"),
     ("paths", "true", "--paths stores the FP64 analysis: add --level full"),
@@ -97,47 +81,11 @@ def test_bad_setting_in_python(options: dict[str, Any], expected: str, tmp_path:
     assert not (tmp_path / "run").exists()
 
 
-def in_the_environment(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setenv(f"LOOPSCOPE_{name.upper()}", value)
-    return []
-
-
-def in_yaml(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    # Unquoted where that is text for YAML: 1:30 and true must not become 90 and 1 on the way.
-    (tmp_path / "flags.yaml").write_text(f"{name}: {value}\n", encoding="utf-8")
-    return ["--config", str(tmp_path / "flags.yaml")]
-
-
-def as_flag(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    flag = f"--{name}".replace("_", "-")
-    return [flag] if name == "paths" else [flag, value]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected", "given"),
-    [
-        *((*bad, as_flag) for bad in BAD_FLAGS),
-        *(
-            (*bad, given)
-            for bad in BAD_FLAGS
-            if bad[1] in ("1:30", "ful", "true")
-            for given in (in_the_environment, in_yaml)
-        ),
-    ],
-    ids=lambda given: given.__name__ if callable(given) else shown(given)[:40],
-)
-def test_bad_flag(
-    name: str,
-    value: str,
-    expected: str,
-    given: Callable[..., list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize(("name", "value", "expected"), BAD_FLAGS, ids=lambda given: shown(given)[:40])
+def test_bad_flag(name: str, value: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["measure", "--model", "toy-ouro", "--tasks", "arithmetic", "--output", str(tmp_path / "run")]
-    words += ["--device", "cpu", *([] if name in ("transitions", "depths") else ["--transitions", "1"])]
-    assert exit_code(words + given(name, value, tmp_path, monkeypatch)) == 2
+    words += ["--device", "cpu", *([] if name == "transitions" else ["--transitions", "1"])]
+    assert exit_code([*words, f"--{name}", *([] if name == "paths" else [value])]) == 2
     out, message = capsys.readouterr()
     assert expected in message
     assert message.count("\n") == 1

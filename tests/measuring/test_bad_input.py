@@ -11,7 +11,6 @@ import pytest
 
 from loopscope.api import measure_with as measure
 from loopscope.errors import LoopscopeError
-from loopscope.store import StoredRun
 
 GOOD: dict[str, Any] = {"transitions": [1], "limit": 1, "device": "cpu"}
 
@@ -31,16 +30,12 @@ def long_task(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_too_long_sequences_are_named_and_counted(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+def test_too_long_sequences_are_counted_skipped_or_cut(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
     task = long_task(tmp_path)
+    options: dict[str, Any] = {"transitions": [1], "level": "quick", "device": "cpu"}
     said = refused(lambda: measure(checkpoint("ouro"), [task], output=tmp_path / "run", transitions=[1]))
     assert "2 of 4 questions are longer than 2048 tokens: q2500" in said
     assert "long= chooses the policy" in said
-
-
-def test_too_long_sequences_are_skipped_or_cut_on_request(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
-    task = long_task(tmp_path)
-    options: dict[str, Any] = {"transitions": [1], "level": "quick", "device": "cpu"}
     skipped = measure(checkpoint("ouro"), [task], output=tmp_path / "skip", long="skip", **options)
     assert skipped.manifest.tasks[0].skipped == ("q2500", "q2600")
     assert skipped.examples["example_id"].to_list() == ["q3", "q5"]
@@ -59,27 +54,3 @@ def test_overflowing_model_is_named_with_question_and_depth(
     said = refused(lambda: measure(checkpoint("ouro"), ["arithmetic"], output=tmp_path / "run", **GOOD))
     assert "no finite state for question" in said
     assert "depth 1" in said
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"transitions": [2]}, "transitions"),
-        ({"limit": 2}, "rows"),
-        ({"level": "grid"}, "level"),
-        ({"batch_size": "paper"}, "batch.policy"),
-        ({"dtype": "float64"}, "resume refused: dtype was float32, is float64"),
-    ],
-)
-def test_other_settings_in_the_same_directory_are_refused_by_name(
-    change: dict[str, Any],
-    named: str,
-    measured: Callable[..., StoredRun],
-    contents: Callable[[Path], dict[str, bytes]],
-) -> None:
-    run = measured("ouro", "arithmetic", **GOOD, depths=[], level="quick")
-    before = contents(run.path)
-    given = {**GOOD, "depths": [], "level": "quick", **change}
-    said = refused(lambda: measured("ouro", "arithmetic", output=run.path, **given))
-    assert named in said
-    assert contents(run.path) == before

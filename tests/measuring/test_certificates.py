@@ -10,7 +10,6 @@ import pytest
 
 import loopscope as ls
 from loopscope.api import measure_with
-from loopscope.errors import LoopscopeError
 from loopscope.measuring import checks
 from loopscope.readout.certified import balls
 from loopscope.readout.certified.intervals import Interval
@@ -54,16 +53,7 @@ def test_enclosures_are_in_order_and_hold_what_float64_says(run: ls.Run):
     assert ((stored["safe_scale"] > 0) == (stored["slope_certified"].list.get(0) > 0)).drop_nulls().all()
 
 
-def test_what_cannot_be_certified_is_refused(tmp_path: Path):
-    with pytest.raises(
-        LoopscopeError, match=r"toy-huginn is not certified, its readout is not affine: leave out certify"
-    ):
-        measure_with(
-            "toy-huginn", "arithmetic", output=tmp_path / "no", transitions=2, limit=1, certify=True, device="cpu"
-        )
-    assert not (tmp_path / "no").exists()
-    with pytest.raises(LoopscopeError, match="certify=True is about updates: name some with transitions="):
-        measure_with("toy-ouro", "arithmetic", output=tmp_path / "no", depths=2, limit=1, certify=True)
+def test_a_run_without_certificates_says_why(tmp_path: Path):
     curved = measure_with(
         "toy-huginn", "arithmetic", output=tmp_path / "h", transitions=2, limit=1, level="quick", device="cpu"
     )

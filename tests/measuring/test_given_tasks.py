@@ -107,7 +107,7 @@ def test_a_task_of_ids_needs_no_tokenizer_and_texts_do(tmp_path: Path, checkpoin
     run = measure_with(bare, id_task(), output=tmp_path / "run", **QUICK)
     assert run.manifest.tokenizer_sha256 is None
     assert run.examples["prompt"][0].startswith("[")
-    with pytest.raises(ls.LoopscopeError, match=r"no tokenizer\.json"):
+    with pytest.raises(ls.LoopscopeError, match=r"neither tokenizer\.json nor"):
         measure_with(bare, ls.Task.from_rows(ROWS), output=tmp_path / "texts", **QUICK)
     given = Backend.from_file(str(Path(checkpoint("ouro")) / "tokenizer.json"))
     task = ls.Task.from_rows(ROWS, name="mine")

@@ -270,7 +270,7 @@ def test_what_is_wrong_is_found(check: str, kind: type[Good], message: str) -> N
     assert verdict.remedy
 
 
-@pytest.mark.parametrize("kind", [WrongSize, Counter, BothWays, RoundedFloat64, NoGradients, Failing])
+@pytest.mark.parametrize("kind", [WrongSize, BothWays, RoundedFloat64, NoGradients])
 def test_measure_refuses_it(kind: type[Good], tmp_path: Path) -> None:
     with pytest.raises(LoopscopeError, match="mine fails the check") as caught:
         measure_with(
@@ -293,10 +293,3 @@ def test_what_rests_on_a_failed_check_is_not_tried() -> None:
     found = ls.check(Random())
     assert failed(found) == ["determinism"]
     assert [verdict.passed for verdict in found.verdicts] == [True, True, False, *[None] * 5]
-
-
-def test_the_object_is_left_as_it_was() -> None:
-    model = Good()
-    ls.check(model)
-    assert model.training
-    assert all(weight.requires_grad for weight in model.parameters())

@@ -112,7 +112,7 @@ def test_coefficients_and_trace_are_those_of_plain_calculations(
 
 @pytest.mark.parametrize(
     ("case", "deepest", "clock"),
-    [("loopformer", 9, 8), ("loopformer:budget=2", 3, 2), ("tmlt", 9, 8), ("loopformer", 8, None), ("parcae", 9, None)],
+    [("loopformer:budget=2", 3, 2), ("tmlt", 9, 8), ("parcae", 9, None)],
 )
 def test_steps_beyond_the_trained_time_are_named(
     case: str, deepest: int, clock: int | None, place: Path, tmp_path: Path

@@ -64,28 +64,23 @@ def survey_left_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+def settings_of(level: str, *, tokens: bool) -> MeasureConfig:
+    more: dict[str, Any] = {"tokens": tokens, "trace": tokens, "lens": 3 * tokens}
+    return MeasureConfig(model="toy-ouro", tasks=(), transitions=[1, 2], depths=[0, 5, 6], level=level, **more)
+
+
 def questions_of(folder: str, task: str, count: int, *, spans: bool) -> list[Question]:
     loaded = load_task(task, limit=count)
     return list(encode_task(loaded, load_tokenizer(folder), None, "error", spans=spans).questions)
 
 
-@pytest.mark.parametrize("tokens", [False, True])
-@pytest.mark.parametrize("level", ["quick", "grid"])
+@pytest.mark.parametrize(("level", "tokens"), [("quick", False), ("grid", True)])
 @pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
 def test_launching_waits_for_nothing(
     task: str, level: str, tokens: bool, checkpoint: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_model(checkpoint("ouro"))
-    settings = MeasureConfig(
-        model="toy-ouro",
-        tasks=(),
-        transitions=[1, 2],
-        depths=[0, 5, 6],
-        level=level,
-        tokens=tokens,
-        trace=tokens,
-        lens=3 * tokens,
-    )
+    settings = settings_of(level, tokens=tokens)
     questions = questions_of(checkpoint("ouro"), task, 4, spans=tokens)
     usual = BatchPass(model, settings, questions).launch().finish()
     trip = BatchPass(model, settings, questions)
@@ -96,23 +91,13 @@ def test_launching_waits_for_nothing(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("tokens", [False, True])
-@pytest.mark.parametrize("level", ["quick", "grid"])
+@pytest.mark.parametrize(("level", "tokens"), [("quick", False), ("grid", True)])
 @pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
 def test_launching_on_a_gpu_waits_for_nothing(
     task: str, level: str, tokens: bool, checkpoint: Callable[[str], str]
 ) -> None:
     model = load_model(checkpoint("ouro"), device="cuda", dtype="bfloat16")
-    settings = MeasureConfig(
-        model="toy-ouro",
-        tasks=(),
-        transitions=[1, 2],
-        depths=[0, 5, 6],
-        level=level,
-        tokens=tokens,
-        trace=tokens,
-        lens=3 * tokens,
-    )
+    settings = settings_of(level, tokens=tokens)
     questions = questions_of(checkpoint("ouro"), task, 16, spans=tokens)
     first = BatchPass(model, settings, questions).launch().finish()
     torch.cuda.synchronize()

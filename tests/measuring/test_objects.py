@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 
@@ -23,18 +23,6 @@ SCRIPT = Path(__file__).with_name("small_gpt.py")
 
 
 @pytest.fixture(scope="module")
-def small_gpt() -> Any:
-    """The script as a module that cannot be imported by its name, as a notebook's cells cannot."""
-    spec = importlib.util.spec_from_file_location("cells", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["cells"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two short questions."""
     path = tmp_path_factory.mktemp("data") / "sums.jsonl"
@@ -44,17 +32,8 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def whole(small_gpt: Any, task: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """An object's run that nothing disturbed."""
-    output = tmp_path_factory.mktemp("object") / "run"
-    return measure_with(
-        small_gpt.build(), task, output=output, level="full", tokens=True, paths=True, **small_gpt.OPTIONS
-    )
-
-
-@pytest.fixture(scope="module")
 def gridded(small_gpt: Any, task: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The same at level grid."""
+    """An object's run that nothing disturbed."""
     output = tmp_path_factory.mktemp("object") / "run"
     return measure_with(small_gpt.build(), task, output=output, tokens=True, **small_gpt.OPTIONS)
 
@@ -63,16 +42,16 @@ def _records(run: Run) -> dict[str, bytes]:
     return {str(file.relative_to(run.path)): file.read_bytes() for file in sorted(run.path.rglob("*.parquet"))}
 
 
-def test_an_object_is_measured_and_its_numbers_are_those_of_its_readout(whole: Run, small_gpt: Any) -> None:
-    assert whole.finished
-    assert whole.manifest.model.spec == "object:cells.LoopedGPT"
-    assert whole.records["scalar_quadratic"].to_numpy() == pytest.approx(
-        whole.records["quadratic"].to_numpy(), rel=1e-4
+def test_an_object_is_measured_and_its_numbers_are_those_of_its_readout(gridded: Run, small_gpt: Any) -> None:
+    assert gridded.finished
+    assert gridded.manifest.model.spec == "object:small_gpt.LoopedGPT"
+    assert gridded.records["scalar_quadratic"].to_numpy() == pytest.approx(
+        gridded.records["quadratic"].to_numpy(), rel=1e-4
     )
     model = small_gpt.build().double().eval()
     tokenizer = ls.load_tokenizer("toy-ouro")
-    for row in whole.records.filter(transition=1).iter_rows(named=True):
-        example = whole.examples.row(by_predicate=ls_column("example_id") == row["example_id"], named=True)
+    for row in gridded.records.filter(transition=1).iter_rows(named=True):
+        example = gridded.examples.row(by_predicate=pl.col("example_id") == row["example_id"], named=True)
         prompt, answer = tokenizer.encode(example["prompt"]), tokenizer.encode(example["reference"])
         states = model.states(ls.Batch.from_rows([prompt + answer]), [1, 2])
         places = list(range(len(prompt) - 1, len(prompt) + len(answer) - 1))
@@ -84,12 +63,6 @@ def test_an_object_is_measured_and_its_numbers_are_those_of_its_readout(whole: R
         alpha = torch.zeros((), dtype=torch.float64, requires_grad=True)
         (slope,) = torch.autograd.grad(utility(alpha), alpha, create_graph=True)
         assert row["slope"] == pytest.approx(slope.item(), abs=1e-5)
-
-
-def ls_column(name: str) -> Any:
-    import polars as pl
-
-    return pl.col(name)
 
 
 @pytest.fixture
@@ -151,6 +124,7 @@ def test_an_object_is_left_as_it_was(small_gpt: Any, task: str, tmp_path: Path) 
     before = [module.training for module in model.modules()], [weight.requires_grad for weight in model.parameters()]
     assert any(before[0])
     measure_with(model, task, output=tmp_path / "run", level="quick", **small_gpt.OPTIONS)
+    ls.check(model)
     after = [module.training for module in model.modules()], [weight.requires_grad for weight in model.parameters()]
     assert after == before
 

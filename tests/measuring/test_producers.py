@@ -30,20 +30,6 @@ def test_every_column_of_an_update_or_a_depth_has_one_producer() -> None:
     assert {entry for entry in made if entry[1] != "row"} - OF_A_MONITOR == declared - OF_A_MONITOR
 
 
-def test_producers_return_what_they_declare(monkeypatch: pytest.MonkeyPatch, measured: Callable[..., Any]) -> None:
-    def watched(each: producers.Producer) -> producers.Producer:
-        def make(subject: Any) -> Any:
-            found = each.make(subject)
-            assert set(found) <= set(each.columns) if isinstance(found, dict) else len(found) == len(each.columns)
-            return found
-
-        return dataclasses.replace(each, make=make)
-
-    monkeypatch.setattr(producers, "PRODUCERS", [watched(each) for each in PRODUCERS])
-    for family in ("ouro", "huginn"):
-        measured(family, "arithmetic", limit=1, level="full", paths=True, tokens=True, scales_to=2)
-
-
 def test_a_new_column_is_declared_and_produced(monkeypatch: pytest.MonkeyPatch, measured: Callable[..., Any]) -> None:
     questions = TABLES["questions"]
     trial = Column("half_gain", "float64", "nats", "φ(1/2)")

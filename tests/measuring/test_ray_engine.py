@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -36,33 +33,19 @@ def local_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-DYING = """
-
-class Dying(LoopedGPT):
-    def embed(self, batch):
-        if 5 in (batch.source_rows or ()) and os.path.exists({fuse!r}):
-            os.unlink({fuse!r})
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().embed(batch)
-
-
-def dying():
-    torch.manual_seed(0)
-    return Dying(GPT())
-"""
-
-
 @pytest.mark.usefixtures("local_ray")
 def test_killed_worker_changes_nothing(
-    contents: Callable[[Path], dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    contents: Callable[[Path], dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    dying: tuple[str, Path],
 ) -> None:
     """The worker that comes to row 5, the second question of the first of two units it holds, ends itself there."""
-    fuse, code = tmp_path / "fuse", tmp_path / "mine.py"
-    code.write_text(Path(__file__).with_name("small_gpt.py").read_text() + DYING.format(fuse=str(fuse)))
+    model, fuse = dying
     options: Any = {"limit": 16, "unit_size": 2, "batch_size": 1, "level": "quick", "transitions": [1, 2], "lens": 2}
 
     def run(name: str, **more: Any) -> Run:
-        return measure(f"{code}:dying", ["arithmetic"], output=tmp_path / name, device="cpu", **options, **more)
+        return measure(model, ["arithmetic"], output=tmp_path / name, device="cpu", **options, **more)
 
     local = run("local")
     said: list[str] = []
@@ -100,28 +83,16 @@ def test_gpu_that_the_cluster_lacks_is_refused(measured: Callable[..., Run]) -> 
         measured("ouro", "arithmetic", engine="ray", device="cuda")
 
 
-@pytest.fixture
-def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A model's code in a module that no worker can import, as a notebook's cells are."""
-    spec = importlib.util.spec_from_file_location("cells_of_a_notebook", Path(__file__).with_name("small_gpt.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "cells_of_a_notebook", module)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize("given", ["object", "function"])
 def test_a_model_in_memory_travels(
-    given: str, cells: Any, contents: Callable[[Path], dict[str, bytes]], tmp_path: Path
+    given: str, small_gpt: Any, contents: Callable[[Path], dict[str, bytes]], tmp_path: Path
 ) -> None:
     options = {"limit": 2, "unit_size": 1, "level": "quick", "transitions": [1], "device": "cpu"}
 
     def run(name: str, **more: Any) -> Run:
-        model = cells.build() if given == "object" else cells.build
+        model = small_gpt.build() if given == "object" else small_gpt.build
         return measure(model, "arithmetic", output=tmp_path / name, **options, **more)
 
     there = run("ray", engine="ray", workers=1)
@@ -133,8 +104,8 @@ def test_a_model_in_memory_travels(
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_model_that_cannot_travel_is_refused(cells: Any, tmp_path: Path) -> None:
-    model = cells.build()
+def test_a_model_that_cannot_travel_is_refused(small_gpt: Any, tmp_path: Path) -> None:
+    model = small_gpt.build()
     model.lock = threading.Lock()
     with pytest.raises(LoopscopeError, match=r"cannot be sent to engine='ray''s workers .*model='mine.py:build'"):
         measure(model, "arithmetic", output=tmp_path / "run", transitions=[1], limit=1, engine="ray", workers=1)

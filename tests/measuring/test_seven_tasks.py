@@ -90,15 +90,6 @@ def test_nonlinear_model_in_full(task: str, measured: Callable[..., StoredRun]) 
     require_scalar_checks(run)
 
 
-def test_every_level_fills_its_own_columns_only(measured: Callable[..., StoredRun]) -> None:
-    for level in ("quick", "grid", "full"):
-        run = measured("ouro", "arithmetic", level=level, limit=2)
-        assert verify(run).ok
-        filled = {name for name in run.records.columns if run.records[name].null_count() < run.records.height}
-        assert ("grid_gain" in filled) is (level != "quick")
-        assert ("fp64_M" in filled) is (level == "full")
-
-
 def test_depths_alone_need_no_transition(measured: Callable[..., StoredRun]) -> None:
     run = measured("ouro", "arithmetic-mc", transitions=[], depths=[0, 1, 3], limit=3)
     assert run.depths["depth"].to_list() == [0, 1, 3] * 3

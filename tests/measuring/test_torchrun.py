@@ -12,24 +12,9 @@ import pytest
 
 from loopscope.run import Run
 
-DYING = """
 
-class Dying(LoopedGPT):
-    def embed(self, batch):
-        if 5 in (batch.source_rows or ()) and os.path.exists({fuse!r}):
-            os.unlink({fuse!r})
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().embed(batch)
-
-
-def dying():
-    torch.manual_seed(0)
-    return Dying(GPT())
-"""
-
-
-def measure(code: Path, folder: Path, processes: int) -> subprocess.CompletedProcess[str]:
-    words = f"measure --model {code}:dying --tasks arithmetic --limit 10 --batch-size 1 --level quick"
+def measure(model: str, folder: Path, processes: int) -> subprocess.CompletedProcess[str]:
+    words = f"measure --model {model} --tasks arithmetic --limit 10 --batch-size 1 --level quick"
     words += " --protocol loopscope:unit_size=2 --transitions 1-2 --device cpu --progress none --output run"
     folder.mkdir(exist_ok=True)
     start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
@@ -45,22 +30,23 @@ def measure(code: Path, folder: Path, processes: int) -> subprocess.CompletedPro
 
 
 @pytest.mark.slow
-def test_a_killed_process_of_two_loses_nothing(tmp_path: Path, contents: Callable[[Path], dict[str, bytes]]) -> None:
+def test_a_killed_process_of_two_loses_nothing(
+    tmp_path: Path, contents: Callable[[Path], dict[str, bytes]], dying: tuple[str, Path]
+) -> None:
     """Rows 4 and 5 are the third unit, the second one of process 0, which ends itself there the first time."""
-    fuse, code = tmp_path / "fuse", tmp_path / "mine.py"
-    code.write_text(Path(__file__).with_name("small_gpt.py").read_text() + DYING.format(fuse=str(fuse)))
+    model, fuse = dying
     fuse.touch()
-    killed = measure(code, tmp_path / "two", 2)
+    killed = measure(model, tmp_path / "two", 2)
     assert killed.returncode != 0
     assert not fuse.exists()
     two, one = tmp_path / "two" / "run", tmp_path / "one" / "run"
     stored = {path: path.stat().st_mtime_ns for path in (two / "units").glob("*.json")}
     assert len(stored) < 5
-    resumed = measure(code, two.parent, 2)
+    resumed = measure(model, two.parent, 2)
     assert resumed.returncode == 0, resumed.stderr[-3000:]
     assert resumed.stdout.count("Next: loopscope tables") == 1
     assert {path: path.stat().st_mtime_ns for path in stored} == stored
-    alone = measure(code, one.parent, 1)
+    alone = measure(model, one.parent, 1)
     assert alone.returncode == 0, alone.stderr[-3000:]
     assert contents(two) == contents(one)
     assert Run(two).finished

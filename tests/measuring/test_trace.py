@@ -65,19 +65,3 @@ def test_a_trace_changes_no_other_table(measured: Callable[..., StoredRun], cont
     joined = with_it.depths.join(mean, on=["row", "depth"])
     np.testing.assert_allclose(joined["log_prob"], joined["utility"], atol=1e-6)
     assert set(joined["depth"]) == {2, 3, 4}
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"lens": 101}, "lens=101: Input should be less than or equal to 100"),
-        ({"lens": 2.5}, "not a whole number"),
-        ({"trace": "maybe"}, "trace"),
-        ({"trace": True, "transitions": [], "depths": [0]}, "trace=True follows the loops: name a depth from 1 on"),
-    ],
-)
-def test_mistakes_are_one_line(given: dict[str, Any], said: str, measured: Callable[..., StoredRun]) -> None:
-    with pytest.raises(LoopscopeError) as refused:
-        measured(**given)
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)

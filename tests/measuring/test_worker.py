@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from loopscope.api import measure_with as measure
+from loopscope.errors import LoopscopeError
 from loopscope.measuring import readouts as affine
 from loopscope.measuring import run as driver
 from loopscope.measuring import worker
@@ -177,3 +179,67 @@ def test_token_that_the_kernels_give_up_is_read_another_way(
     # Two units were launched before it was known; both are measured again, the third carefully from the start.
     a_batch = checks.count(False) // 2
     assert checks == [False] * (2 * a_batch) + [True] * (3 * a_batch)
+
+
+def test_single_question_that_does_not_fit_is_named(
+    measured: Callable[..., StoredRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        torch.empty(1 << 60, dtype=torch.uint8)
+
+    monkeypatch.setattr(affine.AffineReadout, "paths", refuse)
+    with pytest.raises(LoopscopeError, match="alone does not fit into memory"):
+        measured("ouro", "arithmetic", limit=2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_gpu_refusal_halves_the_batch(checkpoint: Callable[[str], str], tmp_path: Path) -> None:
+    said: list[str] = []
+    torch.cuda.empty_cache()  # what earlier tests left cached would not have to be allocated
+    torch.cuda.set_per_process_memory_fraction(0.002)
+    try:
+        run = measure(
+            checkpoint("huginn"),
+            ["arithmetic"],
+            output=tmp_path / "run",
+            transitions=[1],
+            limit=512,
+            unit_size=512,
+            batch_size="512",
+            device="cuda",
+            notify=said.append,
+        )
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert said
+    assert run.finished
+
+
+def test_damaged_and_deleted_shards_are_measured_again(
+    measured: Callable[..., StoredRun], contents: Callable[[Path], dict[str, bytes]]
+) -> None:
+    options = {"limit": 6, "unit_size": 2, "level": "quick"}
+    run = measured("ouro", "arithmetic", **options)
+    whole = contents(run.path)
+    flipped = run.path / "questions" / "000000.parquet"
+    data = bytearray(flipped.read_bytes())
+    data[len(data) // 2] ^= 1
+    flipped.write_bytes(bytes(data))
+    (run.path / "depths" / "000001.parquet").unlink()
+    (run.path / "units" / "000002.json").write_text("{")
+    assert not verify(run.path).ok
+    said: list[str] = []
+    again = measured("ouro", "arithmetic", output=run.path, notify=said.append, **options)
+    assert again.finished
+    assert contents(run.path) == whole
+    assert sum("measuring it again" in line for line in said) == 3
+    assert verify(run.path).ok
+
+
+def test_same_command_again_says_that_it_is_finished(measured: Callable[..., StoredRun]) -> None:
+    run = measured("ouro", "arithmetic", limit=2, level="quick")
+    said: list[str] = []
+    measured("ouro", "arithmetic", limit=2, level="quick", output=run.path, notify=said.append)
+    assert [line.partition(":")[0] for line in said] == [f"{run.path} is finished"]
+    assert [event["event"] for event in run.events] == ["new", "call", "ways", "unit", "finished", "call"]

@@ -31,16 +31,10 @@ def test_a_log_is_read(tmp_path: Path) -> None:
         "{" * 10,
         '{"kind": "update", "x": ' + "[" * 100_000 + "]" * 100_000 + "}",
         json.dumps(ROW | {"gain": float("nan")}),
-        json.dumps(ROW | {"gain": 1e308}),
-        json.dumps(ROW | {"gain": 10**400}),
         json.dumps(ROW | {"gain": {"a": 1}}),
-        json.dumps(ROW | {"gain": [[1]]}),
-        json.dumps(ROW | {"step": [1]}),
         json.dumps(ROW | {"step": 2, "gain": "much"}),
         json.dumps(ROW | {"kind": "other"}),
-        json.dumps({"kind": "update"}),
         "[]",
-        "1",
     ],
 )
 def test_a_line_that_is_not_one_of_a_log_is_one_line_of_error(line: str, tmp_path: Path) -> None:

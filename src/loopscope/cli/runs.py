@@ -58,12 +58,11 @@ def verify(
     Raises:
         LoopscopeError: something was found; it says what mends it.
     """
-    from loopscope.measuring.arguments import task_list
     from loopscope.measuring.verify import UTILITIES, Named, measure_again, why_not_named
     from loopscope.store import StoredRun
     from loopscope.store.verification import verify as verify_run
 
-    named = Named(model, task_list(tasks) if tasks else (), template, tokenizer, data_dir, device)
+    named = Named(model, tasks, template, tokenizer, data_dir, device)
     unnamed = why_not_named(StoredRun(run), named) if replay or bitwise else None
     if bitwise and unnamed is not None:
         raise LoopscopeError(unnamed)

@@ -18,8 +18,7 @@ from loopscope.control.comparison import Comparison, Tested, update_of
 from loopscope.control.offline import Costs, Result, known_costs, score
 from loopscope.control.policies import FixedScale, Taps
 from loopscope.control.policy import Policy
-from loopscope.errors import LoopscopeError, choice, optional_text, setting, shown, text
-from loopscope.measuring.arguments import task_list
+from loopscope.errors import LoopscopeError, choice, setting, shown, text
 from loopscope.measuring.verify import Named, Sources, config_of
 from loopscope.measuring.worker import load_configured_model
 from loopscope.models.in_memory import borrowed
@@ -112,7 +111,7 @@ def control(
     if heads is not None and os.path.lexists(text("heads", heads)) and not os.path.isdir(heads):
         raise LoopscopeError(f"{setting('heads', os.fspath(heads))} is not a folder: give one for the learned heads")
     records = open_records(runs)
-    with_model = _WithModel(Named(model, task_list(tasks) if tasks else (), optional_text("template", template)))
+    with_model = _WithModel(Named(model, tasks, template))
 
     def prepare(pair: TracePair) -> TracePair:
         costs, known = with_model.costs(pair.sources[1][0], outside_cost, check_cost), own

@@ -168,7 +168,6 @@ def _tokenizer(given: Any) -> Any:
 
 Switch = Annotated[bool, Field(strict=True)]
 Whole = Annotated[int, BeforeValidator(_number)]
-Text = Annotated[str, _checked(_text_or_none)]
 OptionalText = Annotated[str | None, _checked(_text_or_none)]
 Depths = Annotated[tuple[int, ...], _checked(depth_list)]
 Transitions = Annotated[tuple[int, ...], _checked(transition_list)]
@@ -395,8 +394,7 @@ class MeasureConfig(BaseModel):
                 f"{name} does not say how many loops it is trained for (trained_depth {shown(trained_depth)}): name"
                 f" updates with {setting('transitions')}"
             )
-        first = trained_depth
-        return self.model_copy(update={"transitions": (first,), "depths": (first, first + 1)})
+        return self.model_copy(update={"transitions": (trained_depth,), "depths": (trained_depth, trained_depth + 1)})
 
     def runs(self, most: int) -> list[list[int]]:
         """Transitions that follow one another, at most so many at a time.

@@ -51,15 +51,8 @@ _KEPT = {"cuda": 1 << 28}
 """FP64 logits of each end that a device keeps at a time: 2 GiB, so that many questions share the rounds of a search."""
 
 
-class Analysis(NamedTuple):
-    """Columns of `questions` and of `paths`, one row per question."""
-
-    questions: Columns
-    nodes: Columns
-
-
-def analyse(readout: Readout, update: Update, paper_bracket: float | None = None) -> Analysis:
-    """The FP64 columns of every question of a batch, as many at a time as their FP64 logits can be kept.
+def analyse(readout: Readout, update: Update, paper_bracket: float | None = None) -> tuple[Columns, Columns]:
+    """The FP64 columns of `questions` and of `paths` of a batch, as many at a time as their FP64 logits can be kept.
 
     `paper_bracket` asks for the paper's envelope and extremes, and for optima in brackets of this width.
     """
@@ -68,14 +61,15 @@ def analyse(readout: Readout, update: Update, paper_bracket: float | None = None
         _analyse_group(readout, group, paper_bracket)
         for group in update.groups(max(1, kept // readout.model.vocabulary_size))
     ]
-    return Analysis(*map(stacked, zip(*found, strict=True)))
+    questions, nodes = zip(*found, strict=True)
+    return stacked(questions), stacked(nodes)
 
 
-def _analyse_group(readout: Readout, update: Update, bracket: float | None) -> Analysis:
+def _analyse_group(readout: Readout, update: Update, bracket: float | None) -> tuple[Columns, Columns]:
     found, nodes = path_columns(readout.fp64_path(update), bracket)
     found["state_gap"] = state_gap(update, torch.float64 if bracket is None else torch.float32)
     of_paths = {name: values for name, values in nodes._asdict().items() if name != "scales"}
-    return Analysis({f"fp64_{name}": values for name, values in found.items()}, of_paths)
+    return {f"fp64_{name}": values for name, values in found.items()}, of_paths
 
 
 def path_columns(path: UtilityPath, bracket: float | None = None) -> tuple[Columns, Nodes]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from loopscope.measuring.checks import certificate_columns, endpoint_replay, exact_kl, scalar_check
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.fp64 import Analysis, analyse
+from loopscope.measuring.fp64 import analyse
 from loopscope.measuring.readouts import GeneralReadout, OutputChange, Reading, Readout, UpdatePaths
 from loopscope.measuring.tokens_and_trace import token_identity
 from loopscope.measuring.update import Columns, HostColumn, Layout, Update, predicted_scale, state_change
@@ -80,8 +80,8 @@ class MeasuredUpdate:
         return self.paths.before.utility_B
 
     @cached_property
-    def analysis(self) -> Analysis:
-        """The FP64 path analysis."""
+    def analysis(self) -> tuple[Columns, Columns]:
+        """The FP64 path analysis: columns of `questions` and of `paths`."""
         return analyse(self.readout, self.update, self.settings.paper_bracket)
 
 
@@ -301,12 +301,12 @@ _SEARCHED = ("third_absolute_gap", "third_relative_gap", "refined_change")
     paths=False,
 )
 def _fp64(measured: MeasuredUpdate) -> Columns:
-    return measured.analysis.questions
+    return measured.analysis[0]
 
 
 @produces(*("paths", "gain", "slope", "curvature", "third"), when=lambda m: _full(m) and m.settings.paths, paths=False)
 def _path_nodes(measured: MeasuredUpdate) -> Columns:
-    return measured.analysis.nodes
+    return measured.analysis[1]
 
 
 @produces("depths", "example_id", "depth", "utility")

@@ -31,6 +31,7 @@ from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, Measure
 from loopscope.models.in_memory import is_factory, model_identity, own_modules
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.manifest import WorkUnit
+from loopscope.user_code import described
 
 _SECONDS_TO_ANSWER = 10.0
 _ATTEMPTS = 4
@@ -88,10 +89,9 @@ class RayEngine:
         except BaseException:
             self.close()
             raise
-        given = config.model_in_memory
-        if given is not None and not is_factory(given):
+        if config.model_in_memory is not None and not is_factory(config.model):
             # A copy that travelled has lost the source of its classes; the run is that of the object here.
-            info = self.facts.info.model_copy(update={"weights": model_identity(given)})
+            info = self.facts.info.model_copy(update={"weights": model_identity(config.model)})
             self.facts = dataclasses.replace(self.facts, info=info)
 
     def run(self, units: Sequence[GivenUnit], done: Mapping[WorkUnit, Set[int]]) -> Iterator[Step]:
@@ -145,10 +145,9 @@ class RayEngine:
                 pickling.register_pickle_by_value(module)
             pickling.dumps(given)
         except Exception as error:  # whatever an object's own code raises
-            reason = " ".join(str(error).split()) or type(error).__name__
             raise LoopscopeError(
-                f"{config.model_spec} cannot be sent to {setting('engine', 'ray')}'s workers ({reason}): give"
-                f" its maker by name, {setting('model', 'mine.py:build')}"
+                f"{config.model_spec} cannot be sent to {setting('engine', 'ray')}'s workers ({described(error)}):"
+                f" give its maker by name, {setting('model', 'mine.py:build')}"
             ) from error
 
     def _first(self, awaited: Iterable[Any]) -> Any:
@@ -194,7 +193,7 @@ def connect(ray: Any, workers: int | None) -> subprocess.Popen[bytes] | None:
         if guard is not None:
             guard.communicate()
         where = f"the Ray cluster at {address}" if address else "a local Ray"
-        reason = (str(error).splitlines() or ["no reason given"])[0]
+        reason, *_ = str(error).splitlines() or ["no reason given"]
         raise LoopscopeError(f"cannot reach {where} ({reason}): is it running? see `ray status`") from error
     finally:
         with suppress(ValueError, TypeError):  # another thread than the main one, or a handler that is not Python's

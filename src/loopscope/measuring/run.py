@@ -345,11 +345,8 @@ def _absolute(given: Any) -> Any:
     return {"given": given.source}
 
 
-def run_pending(
-    engine: Engine, prepared: Prepared, writer: RunWriter, style: Style = "none", notify: Notify | None = None
-) -> None:
+def run_pending(engine: Engine, prepared: Prepared, writer: RunWriter, style: Style, notify: Notify) -> None:
     """Measure and store every unit that is not there yet."""
-    notify = notify or _ignore
     saved = writer.saved()
     stored, total = _counts(writer)
     done = stored + sum(map(len, saved.values()))

@@ -33,12 +33,12 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.measuring.arguments import BatchPolicy, canonical
+from loopscope.errors import LoopscopeError, optional_text, setting, shown
+from loopscope.measuring.arguments import BatchPolicy, canonical, task_list
 from loopscope.measuring.batching import collate, plan_batches
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.run import Prepared, prepare, run_config, tasks_first
-from loopscope.measuring.worker import facts_of, load_configured_model, load_configured_tokenizer
+from loopscope.measuring.worker import LocalEngine
 from loopscope.models.exit_gate import ExitGate, exit_gate_of, state_at_exit
 from loopscope.models.in_memory import ModelSpec, borrowed, is_factory
 from loopscope.models.initial_state import SEED
@@ -51,9 +51,7 @@ from loopscope.models.walk import Walk
 from loopscope.store.manifest import Difference, Manifest, differences
 from loopscope.store.run import StoredRun
 from loopscope.store.verification import Comparison, Finding, Replayed
-from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.load import is_task_file
-from loopscope.tasks.own_task import Task
 from loopscope.tasks.source_rows import is_data_file
 
 UTILITIES = "utilities at the stored depths"
@@ -98,11 +96,15 @@ class Named:
     """
 
     model: ModelSpec | None = None
-    tasks: tuple[str | Task | LoadedTask, ...] = ()
-    template: str | None = None
+    tasks: Any = ()
+    template: str | os.PathLike[str] | None = None
     tokenizer: Any = None
     data_dir: str | os.PathLike[str] | None = None
     device: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", task_list(self.tasks))
+        object.__setattr__(self, "template", optional_text("template", self.template))
 
 
 def config_of(run: StoredRun, named: Named) -> MeasureConfig:
@@ -233,13 +235,12 @@ class Sources:
     def of(cls, run: StoredRun, named: Named) -> Sources:
         """Load what a run was measured with; other sources than those of the run are refused."""
         config, loaded = tasks_first(config_of(run, named))
-        model = load_configured_model(config)
-        tokenizer = load_configured_tokenizer(config, model)
-        prepared = prepare(config, loaded, facts_of(model), tokenizer)
+        engine = LocalEngine(config)
+        prepared = prepare(config, loaded, engine.facts, engine.tokenizer)
         # The batches are those of the run, whatever this device would have been given.
         found = differences(run.manifest, prepared.manifest.model_copy(update={"batch": run.manifest.batch}))
         _refuse(found, run.manifest)
-        return cls(config, model, tokenizer, prepared, found)
+        return cls(config, engine.model, engine.tokenizer, prepared, found)
 
 
 def _refuse(found: Iterable[Difference], manifest: Manifest, *more: str) -> None:
