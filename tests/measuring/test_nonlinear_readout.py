@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.measuring import fp64, readouts
-from loopscope.readout.hessian_vector import differentiable_attention
+from loopscope.readout.autograd import differentiable_attention
 
 VOCABULARY, WIDTH, CAP, T = 40, 12, 15.0, 2
 PROMPTS, SOLUTIONS = [[3, 9, 27, 1], [5, 25], [7, 11, 13, 17, 19]], [[3, 9], [6, 7, 8], [1]]

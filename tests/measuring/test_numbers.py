@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from loopscope.models import Batch, load_model, load_tokenizer
-from loopscope.readout.hessian_vector import differentiable_attention
+from loopscope.readout.autograd import differentiable_attention
 from loopscope.store import StoredRun
 from loopscope.tasks.encoding import Example, encode_row
 from loopscope.tasks.load import load_task

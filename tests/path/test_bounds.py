@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import product
+
 import mpmath
 import numpy as np
 import pytest
@@ -50,8 +52,7 @@ def test_the_regret_is_covered_on_every_path(paths, deviation, rounding):
         assert (regret <= regret_bound(deviation, paths.quadratic, refined=refined) + size).all()
 
 
-@pytest.mark.parametrize("eta", [1e-12, 1e-3, 1.0])
-@pytest.mark.parametrize("Q", [0.0, 0.25, 4.0])
+@pytest.mark.parametrize(("eta", "Q"), [(1e-12, 0.0), (1e-3, 0.25), (1.0, 4.0)])
 def test_the_location_is_unstable_for_nonnegative_curvature(eta, Q):
     """φ = Qa(a - 1) + ηa³: α̂ = 0 and α* = 1 whatever η > 0, and the bounds say no more than they can."""
     a = np.linspace(0, 1, 1001)
@@ -92,12 +93,11 @@ def test_extreme_coefficients_keep_their_bounds():
         assert regret_bound(HUGE, -5e-324) == HUGE
 
 
-@pytest.mark.parametrize("scale", [0.25, 1.0])
-def test_the_quadratic_model_is_off_by_no_more_than_the_third_derivative_allows(paths, rounding, scale):
-    M = paths.bound_of(3)
-    model = paths.slope * scale + paths.quadratic * scale**2
-    slack = rounding * (1 + paths.bound_of(2))
-    assert (np.abs(paths.at(scale) - model) <= taylor_value_bound(M, scale) + slack).all()
+def test_the_quadratic_model_is_off_by_no_more_than_the_third_derivative_allows(paths, rounding):
+    M, slack = paths.bound_of(3), rounding * (1 + paths.bound_of(2))
+    for scale in (0.25, 1.0):
+        model = paths.slope * scale + paths.quadratic * scale**2
+        assert (np.abs(paths.at(scale) - model) <= taylor_value_bound(M, scale) + slack).all()
 
 
 def test_third_derivative_the_scale_error_is_covered_on_every_path(paths):
@@ -222,15 +222,15 @@ def test_the_sums_are_those_of_the_proposition():
     assert type(found.lower) is float
 
 
-@pytest.mark.parametrize("count", [2, 3, 21, 65])
-def test_the_sums_enclose_the_deviation_of_every_path(paths, rounding, count):
-    nodes = uniform_grid(count) ** 1.3
-    found = curvature_deviation(nodes, paths.on(nodes, 2), paths.cell_constants(nodes))
+def test_the_sums_enclose_the_deviation_of_every_path(paths, rounding):
     true_lower, true_upper = paths.whole_deviation
-    size = 1 + paths.bound_of(2)
-    assert (found.lower <= true_upper + rounding * size).all()
-    assert (true_lower <= found.upper + rounding * size).all()
-    assert (found.lower <= found.upper).all()
+    slack = rounding * (1 + paths.bound_of(2))
+    for count in (2, 3, 21, 65):
+        nodes = uniform_grid(count) ** 1.3
+        found = curvature_deviation(nodes, paths.on(nodes, 2), paths.cell_constants(nodes))
+        assert (found.lower <= true_upper + slack).all()
+        assert (true_lower <= found.upper + slack).all()
+        assert (found.lower <= found.upper).all()
 
 
 CELLS, DENSE = 16, 33
@@ -254,12 +254,10 @@ def envelope_of(z: Floats, v: Floats, cells: int = CELLS):
     return paper_envelope(nodes, second[None], third[None], moments)
 
 
-@pytest.mark.parametrize("size", [0.1, 3.0, 40.0])
-@pytest.mark.parametrize("peak", [0.5, 8.0])
 @pytest.mark.parametrize("vocabulary", [2, 3, 50])
-def test_bounds_hold_between_the_nodes(size: float, peak: float, vocabulary: int) -> None:
+def test_bounds_hold_between_the_nodes(vocabulary: int) -> None:
     random = np.random.default_rng(vocabulary)
-    for _ in range(5):
+    for size, peak, _ in product((0.1, 3.0, 40.0), (0.5, 8.0), range(5)):
         z, v = (random.normal(size=(4, vocabulary)) * scale for scale in (peak, size))
         found = envelope_of(z, v)
         for cell in range(CELLS):

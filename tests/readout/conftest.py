@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 try:
@@ -127,7 +128,8 @@ def _is_zero(value, scale):
 @pytest.fixture(scope="session")
 def exact_path():
     """exact_path(z0, v, y, alpha) -> Exact: φ … φ'''' and log p_y(0) of one token."""
-    return lambda z0, v, y, alpha: _refined(_exact_at, z0.tolist(), v.tolist(), int(y), float(alpha))
+    found = functools.cache(lambda *given: _refined(_exact_at, *given))
+    return lambda z0, v, y, alpha: found(tuple(z0.tolist()), tuple(v.tolist()), int(y), float(alpha))
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from loopscope.readout import autograd_coefficients, chord_curvature
-from loopscope.readout.hessian_vector import chord_curvatures
+from loopscope.readout.autograd import chord_curvatures
 
 
 def _zeros(n):

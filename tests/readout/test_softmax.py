@@ -59,15 +59,15 @@ def by_scipy(z0: np.ndarray, z1: np.ndarray) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("vocabulary", [1, 65, 3000])
-@pytest.mark.parametrize(("scale", "step"), [(6.0, 1e-3), (6.0, 5.0), (30.0, 20.0)])
-def test_quantities_are_those_of_scipy(vocabulary: int, scale: float, step: float) -> None:
-    z0, z1 = two(vocabulary, scale, step)
-    expected = by_scipy(z0.numpy(), z1.numpy())
-    for name, values in quantities(z0, z1).items():
-        np.testing.assert_allclose(values.numpy(), expected[name], rtol=1e-11, atol=2e-13, err_msg=name)
+def test_quantities_are_those_of_scipy(vocabulary: int) -> None:
+    for scale, step in ((6.0, 1e-3), (6.0, 5.0), (30.0, 20.0)):
+        z0, z1 = two(vocabulary, scale, step)
+        expected = by_scipy(z0.numpy(), z1.numpy())
+        for name, values in quantities(z0, z1).items():
+            np.testing.assert_allclose(values.numpy(), expected[name], rtol=1e-11, atol=2e-13, err_msg=name)
 
 
-@pytest.mark.parametrize("step", [1e-7, 1e-4, 1e-1, 4.0])
+@pytest.mark.parametrize("step", [1e-7, 1e-3, 4.0])
 def test_divergences_keep_their_digits_however_close(step: float) -> None:
     z0, z1 = two(40, 3.0, step)
     change = SoftmaxChange(Softmax(z0), Softmax(z1))
@@ -102,13 +102,13 @@ def test_entries_without_probability_give_no_nan() -> None:
             torch.testing.assert_close(found[name], values, rtol=1e-13, atol=1e-13, msg=name)
 
 
-@pytest.mark.parametrize(("vocabulary", "count"), [(1, 1), (63, 2), (64, 9), (700, 5), (4099, 1), (4099, 9)])
-def test_the_likeliest_are_those_of_topk(vocabulary: int, count: int) -> None:
-    z, count = two(vocabulary, 1.0, 0.0)[0], min(count, vocabulary)
-    found, expected = likeliest(z, count), z.topk(count)
-    assert torch.equal(found.ids_nK, expected.indices)
-    assert torch.equal(found.logits_nK, expected.values)
-    assert torch.equal(Softmax(z).rank(expected.indices[:, -1]), torch.full((20,), count))
+def test_the_likeliest_are_those_of_topk() -> None:
+    for vocabulary, count in ((1, 1), (63, 2), (64, 9), (700, 5), (4099, 1), (4099, 9)):
+        z = two(vocabulary, 1.0, 0.0)[0]
+        found, expected = likeliest(z, count), z.topk(count)
+        assert torch.equal(found.ids_nK, expected.indices)
+        assert torch.equal(found.logits_nK, expected.values)
+        assert torch.equal(Softmax(z).rank(expected.indices[:, -1]), torch.full((20,), count))
 
 
 def test_of_equal_logits_the_lower_id_is_first() -> None:

@@ -13,8 +13,7 @@ import pytest
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.tokenizer import load_tokenizer
-from loopscope.path import CURVATURE_SCALES, GRID
-from loopscope.path.grids import DIFFERENCE_SPACINGS, PATH_NODES
+from loopscope.path import CURVATURE_SCALES, DIFFERENCE_SPACINGS, GRID, PATH_NODES
 from loopscope.store import Level, Manifest, StoredRun, verify
 from loopscope.store.manifest import WorkUnit
 from loopscope.store.run import write_vocabulary

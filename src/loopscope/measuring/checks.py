@@ -36,10 +36,10 @@ from loopscope.measuring.update import Columns, HostColumn, Layout, Update, arra
 from loopscope.models.walk import read
 from loopscope.path import Outcome
 from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.autograd import chord_curvatures
 from loopscope.readout.certified import balls
 from loopscope.readout.certified.tokens import Head
 from loopscope.readout.certified.update import QUARTER, States, enclose_update
-from loopscope.readout.hessian_vector import chord_curvatures
 from loopscope.readout.options import grouped_option_utility
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -187,7 +187,7 @@ def _certified_group(readout: Readout, update: Update) -> Columns:
         )  # fmt: skip
         for name in _QUANTITIES:
             low, high = ends[name]
-            better = getattr(balled, name)
+            better = balled[name]
             low[place], high[place] = max(low[place], better.low), min(high[place], better.high)
         how[place] = "balls"
     final, is_open = verdicts(ends)

@@ -42,9 +42,8 @@ from loopscope.path import CURVATURE_SCALES, GRID
 from loopscope.readout.affine.path import AffinePath, affine_path, affine_path_from_states, surveys
 from loopscope.readout.affine.reference import log_probability_at_start
 from loopscope.readout.affine.sources import blocks, full_precision_products
-from loopscope.readout.composed import InterpolatedPath, JoinedPath, MeanPath, RememberedPath
-from loopscope.readout.general.interpolation import NODES, interpolate
-from loopscope.readout.general.nested import Derivation
+from loopscope.readout.autograd import Derivation
+from loopscope.readout.composed import NODES, InterpolatedPath, JoinedPath, MeanPath, RememberedPath, interpolate
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.readout.general.token_derivatives import logit_chunks
 from loopscope.readout.options import OptionPath

@@ -24,19 +24,6 @@ from loopscope.path.bounds import (
     taylor_scale_bound,
     taylor_value_bound,
 )
-from loopscope.path.grids import (
-    CURVATURE_SCALES,
-    DIFFERENCE_SPACINGS,
-    GRID,
-    GRID_POINTS,
-    PATH_NODES,
-    GridOptimum,
-    grid_optimum,
-    grid_regret,
-    nearest_action,
-    scales_up_to,
-    uniform_grid,
-)
 from loopscope.path.optimum import (
     Location,
     concave_optimum,
@@ -46,17 +33,28 @@ from loopscope.path.optimum import (
 )
 from loopscope.path.outcomes import (
     CONTRACTION,
+    CURVATURE_SCALES,
+    DIFFERENCE_SPACINGS,
     EFFECT_MARGIN,
+    GRID,
+    GRID_POINTS,
+    PATH_NODES,
+    GridOptimum,
     Outcome,
     classify,
     endpoint_prediction,
     exceeds_margin,
+    grid_optimum,
+    grid_regret,
+    nearest_action,
     oracles,
     predict,
     predicted_scale,
     quadratic_root,
     quadratic_value,
     scale_case,
+    scales_up_to,
+    uniform_grid,
 )
 
 __all__ = [

@@ -104,6 +104,22 @@ def as_index(name: str, index: Any, length: int, device: torch.device) -> Tensor
     return tensor.to(device=device, dtype=torch.int64)
 
 
+def as_groups(
+    name: str, group: str, members: str, index: Any, length: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The group of each row, integers 0..G-1, and how many rows each group has; none is empty."""
+    group_of_row = as_index(name, index, length, device)
+    if int(group_of_row.min()) < 0:
+        raise LoopscopeError(f"{name} holds {int(group_of_row.min())}; number the {group}s from 0.")
+    counts = torch.bincount(group_of_row)
+    empty = torch.nonzero(counts == 0)
+    if empty.numel():
+        raise LoopscopeError(
+            f"{group} {int(empty[0])} has no {members}; drop it and number the others from 0 without gaps."
+        )
+    return group_of_row, counts
+
+
 def as_targets(targets: Any, tokens: int, vocabulary: int, device: torch.device) -> Tensor:
     """The reference labels, each inside the vocabulary."""
     index = as_index("targets", targets, tokens, device)

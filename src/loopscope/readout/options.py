@@ -16,7 +16,7 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.readout.affine.reference import gain_at, log_probability_at_start
-from loopscope.readout.checks import as_index, as_integers
+from loopscope.readout.checks import as_groups, as_index, as_integers
 from loopscope.readout.general.token_derivatives import log_softmax_derivatives
 from loopscope.readout.path import UtilityPath
 
@@ -40,13 +40,7 @@ class OptionGroups:
     @classmethod
     def of(cls, question: Any, correct: Any, sequences: int, device: torch.device) -> OptionGroups:
         """Check and group: `question` of each sequence, 0..G-1; `correct`, the right sequence of each question."""
-        index = as_index("question", question, sequences, device)
-        if int(index.min()) < 0:
-            raise LoopscopeError(f"question holds {int(index.min())}; number the questions from 0.")
-        counts = torch.bincount(index)
-        empty = torch.nonzero(counts == 0)
-        if empty.numel():
-            raise LoopscopeError(f"question {int(empty[0])} has no options; number the questions from 0 without gaps.")
+        index, counts = as_groups("question", "question", "options", question, sequences, device)
         right = as_index("correct", correct, int(counts.shape[0]), device)
         if int(right.min()) < 0 or int(right.max()) >= sequences:
             raise LoopscopeError(f"correct must name rows of the {sequences} scored sequences, one for each question.")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout.checks import Scales, as_index, as_order, as_scales
+from loopscope.readout.checks import Scales, as_groups, as_order, as_scales
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,7 @@ def as_segments(examples: Any, tokens: int, device: torch.device) -> Segments:
         index = torch.zeros(tokens, dtype=torch.int64, device=device)
         counts = torch.full((1,), tokens, dtype=torch.int64, device=device)
         return Segments(index, counts, single=True, in_order=True)
-    index = as_index("examples", examples, tokens, device)
-    if int(index.min()) < 0:
-        raise LoopscopeError(f"examples holds {int(index.min())}; number the examples from 0.")
-    counts = torch.bincount(index)
-    empty = torch.nonzero(counts == 0)
-    if empty.numel():
-        raise LoopscopeError(
-            f"example {int(empty[0])} has no reference tokens; drop it and number the others from 0 without gaps."
-        )
+    index, counts = as_groups("examples", "example", "reference tokens", examples, tokens, device)
     in_order = bool((index[1:] >= index[:-1]).all())
     return Segments(index, counts, single=False, in_order=in_order)
 

@@ -10,7 +10,7 @@ from loopscope.readout.affine.path import IMPLEMENTATIONS
 
 GRID = [k / 20 for k in range(21)]
 SCALES = {"even": GRID, "uneven": [0.1, 0.35, 0.9], "fine": [k / 256 for k in range(257)], "ends": [0.0, 1.0]}
-HERE = [name for name in IMPLEMENTATIONS if name != "kernel"]
+HERE = [name for name in IMPLEMENTATIONS if name not in ("kernel", "auto")]
 
 
 def _logits(size=1.0):
@@ -19,20 +19,20 @@ def _logits(size=1.0):
     return 3.0 * z0, size * v, list(range(9))
 
 
-@pytest.mark.parametrize("impl", HERE)
-@pytest.mark.parametrize("scales", SCALES)
-def test_every_back_end_gives_what_log_softmax_and_autograd_give(impl, scales):
-    (z0, v, y), scales = _logits(), SCALES[scales]
+@pytest.mark.parametrize("scales", SCALES.values(), ids=SCALES)
+def test_every_back_end_gives_what_log_softmax_and_autograd_give(scales):
+    z0, v, y = _logits()
     z = z0 + torch.tensor(scales, dtype=torch.float64)[:, None, None] * v
     exact = (torch.log_softmax(z, -1) - torch.log_softmax(z0, -1))[:, range(9), y].mean(1)
-    found = affine_path(z0, v, y, impl=impl).derivatives(scales, 2)
-    torch.testing.assert_close(found.value, exact, rtol=1e-12, atol=1e-14)
     paper = affine_path(z0, v, y, impl="autograd").derivatives(scales, 2)
-    torch.testing.assert_close(found.stack, paper.stack, rtol=1e-11, atol=1e-13)
+    for impl in HERE:
+        found = affine_path(z0, v, y, impl=impl).derivatives(scales, 2)
+        torch.testing.assert_close(found.value, exact, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(found.stack, paper.stack, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("size", [1e-9, 1e-3, 0.3, 3.0, 30.0, 1000.0])
 @pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("size", [1e-9, 0.3, 30.0, 1000.0])
 def test_moments_are_the_references_for_displacements_of_every_size(size, scales):
     z0, v, y = _logits(size)
     v[:, 5] += 3.0 * size
@@ -57,11 +57,11 @@ def test_a_survey_of_every_back_end():
         torch.testing.assert_close(found.distributions.stacked(), exact.distributions.stacked(), rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("impl", HERE)
-def test_a_path_says_which_back_end_answered(impl):
-    path = affine_path(*_logits(), impl=impl)
-    path.survey(5, (0.0,), 2)
-    assert path.backends_used == {"moments" if impl == "auto" else impl}
+def test_a_path_says_which_back_end_answered():
+    for impl in (*HERE, "auto"):
+        path = affine_path(*_logits(), impl=impl)
+        path.survey(5, (0.0,), 2)
+        assert path.backends_used == {"moments" if impl == "auto" else impl}
 
 
 def test_a_back_end_that_cannot_be_had_says_why():

@@ -9,15 +9,20 @@ from loopscope.readout import affine_path
 NAMES = ("divergence", "reverse_divergence", "initial_entropy", "final_entropy", "entropy_change")
 
 
-def test_divergences_and_entropies_agree_with_arb(affine_case, exact_ends):
+def test_divergences_and_entropies_agree_with_arb_and_the_decomposition_closes(affine_case, exact_ends):
     _, z0, v, y = affine_case
     exact = exact_ends(z0, v)
-    found = affine_path(z0, v, [y]).distributions
+    path = affine_path(z0, v, [y])
+    found = path.distributions
     for name in NAMES:
         relative, to_scale = exact.error(name, float(getattr(found, name)))
         assert to_scale < 1e-12, name
         if name != "entropy_change":
             assert relative < 1e-12, name
+    assert float(path.divergence) >= 0.0
+    scale = float(path.slope.abs() + path.divergence + path.gain.abs())
+    residual = float(path.gain - (path.slope - path.divergence))
+    assert abs(residual) <= 1e-13 * max(scale, 1e-300) + 1e-13 * float(v.abs().max())
 
 
 def test_a_vocabulary_of_fifty_thousand(exact_ends):
@@ -38,15 +43,6 @@ def test_a_displacement_of_a_hundred_thousand_keeps_its_digits(exact_ends):
     found = affine_path(z0, v, [5]).distributions
     for name in NAMES:
         assert exact.error(name, float(getattr(found, name)))[1] < 1e-13, name
-
-
-def test_the_decomposition_closes(affine_case):
-    _, z0, v, y = affine_case
-    path = affine_path(z0, v, [y])
-    assert float(path.divergence) >= 0.0
-    scale = float(path.slope.abs() + path.divergence + path.gain.abs())
-    residual = float(path.gain - (path.slope - path.divergence))
-    assert abs(residual) <= 1e-13 * max(scale, 1e-300) + 1e-13 * float(v.abs().max())
 
 
 def test_the_decomposition_averages_over_tokens(language_model_logits):

@@ -13,7 +13,8 @@ from loopscope.readout.certified.balls import exact_products
 from loopscope.readout.certified.intervals import ULPS, Interval, require_arithmetic
 from loopscope.readout.certified.tokens import product
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NEEDS_CUDA])]
 FUNCTIONS = {"exp": torch.exp, "expm1": torch.expm1, "log": torch.log, "log1p": torch.log1p}
 SMALLEST_NORMAL = 2.0**-1022
 

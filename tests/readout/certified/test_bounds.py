@@ -106,7 +106,7 @@ def test_balls_lie_inside_the_enclosures_of_whole_questions(options: bool):
                 states.before_ND[rows], states.after_ND[rows], weight, None, states.targets_N[rows],
                 states.tokens_R[first:last].tolist(), right, (0.25, float(found.scale[number])),
             )  # fmt: skip
-            for name, ends_of_ball in balls._asdict().items():
+            for name, ends_of_ball in balls.items():
                 interval = getattr(found, name)
                 assert float(interval.low[number]) <= ends_of_ball.low, name
                 assert ends_of_ball.high <= float(interval.high[number]), name
@@ -129,7 +129,7 @@ def test_logits_that_all_move_alike_are_exactly_zero_in_balls():
     after = before.clone()
     after[:, 0] += 0.7
     balls = enclose_in_balls(before, after, weight, None, torch.tensor([3, 4]), [2], None, (0.25, 0.5))
-    assert balls.gain == balls.slope == balls.quadratic == (0.0, 0.0)
+    assert balls["gain"] == balls["slope"] == balls["quadratic"] == (0.0, 0.0)
 
 
 def test_enclosures_are_narrow_on_typical_logits():

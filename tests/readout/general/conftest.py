@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from loopscope.readout.autograd import nested_derivatives
 from loopscope.readout.general.core import Series
-from loopscope.readout.general.nested import nested_derivatives
 
 ORDER = 4
 

@@ -23,8 +23,7 @@ def exact(c_nTD, weight_VD, targets_T):
     return token_derivatives(c_nTD.double() @ weight_VD.double().T, targets_T, "reference")
 
 
-@pytest.mark.parametrize("scale", [0.1, 2.0, 12.0])
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize(("n", "scale"), [(1, 2.0), (2, 12.0), (3, 0.1), (4, 0.1), (4, 2.0), (4, 12.0)])
 def test_against_whole_rows_in_float64(n, scale):
     given = made(70, n=n, scale=scale)
     found, true = head_derivatives(*given), exact(*given)

@@ -7,7 +7,7 @@ import torch
 
 from loopscope.errors import LoopscopeError
 from loopscope.readout import nonlinear_path
-from loopscope.readout.general.nested import Derivation
+from loopscope.readout.autograd import Derivation
 
 G = torch.Generator().manual_seed(5)
 W = torch.randn(6, 4, generator=G, dtype=torch.float64)

@@ -11,7 +11,7 @@ from numpy.polynomial import Polynomial
 from scipy.interpolate import KroghInterpolator
 
 from loopscope.path import GRID
-from loopscope.readout.general.interpolation import NODES, Interpolation, Polynomials, interpolate
+from loopscope.readout.composed import NODES, Interpolation, Polynomials, interpolate
 
 
 def stack(*functions: Polynomial | np.ufunc) -> torch.Tensor:
@@ -67,13 +67,13 @@ def test_every_example_has_its_own_scale_and_begins_at_zero() -> None:
     assert polynomials.at_own(own)[0] == 0.0
 
 
-@pytest.mark.parametrize("offset", [0.0, 0.7, 2.0])
 @pytest.mark.parametrize("frequency", [0.1, 0.5, 2.0, 5.0, 9.0])
-def test_both_measured_differences_are_no_less_than_the_error(frequency: float, offset: float) -> None:
-    found = waves(frequency, offset)
-    exact = error(found, frequency, offset)
-    assert exact <= float(found.truncation_N) + 1e-13
-    assert exact <= 1.2 * float(found.residual_N) + 1e-12
+def test_both_measured_differences_are_no_less_than_the_error(frequency: float) -> None:
+    for offset in (0.0, 0.7, 2.0):
+        found = waves(frequency, offset)
+        exact = error(found, frequency, offset)
+        assert exact <= float(found.truncation_N) + 1e-13
+        assert exact <= 1.2 * float(found.residual_N) + 1e-12
 
 
 def test_a_smooth_path_needs_no_more_and_a_rough_one_is_known_as_such() -> None:

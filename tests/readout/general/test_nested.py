@@ -9,7 +9,7 @@ from torch import nn
 
 from loopscope.errors import LoopscopeError
 from loopscope.readout import chord_curvature
-from loopscope.readout.general.nested import nested_derivatives
+from loopscope.readout.autograd import nested_derivatives
 
 
 def test_a_scalar_function_agrees_with_mpmath():

@@ -134,7 +134,7 @@ CASES = {
     "attention-by-hand": by_hand,
     "reshape": lambda x: torch.reshape(x * x, (6, -1)) + (x * x).view(6, 4) + (x * x).flatten(0, 1),
     "transpose": lambda x: (x * x).transpose(0, -1) + x.permute(2, 1, 0) + torch.permute(x, (-1, 1, 0)),
-    "transposed-matrix": lambda x: (x * x)[0].t() + (x * x)[1].T + x[0].mT,
+    "transposed-matrix": lambda x: (x * x)[0].t() + (x * x)[0].T + (x * x)[1].T + x[0].mT,
     "unsqueeze": lambda x: (x * x).unsqueeze(1) + x.unsqueeze(-3) + (x * x)[:1].squeeze(0) + x[:1].squeeze(),
     "squeeze-axes": lambda x: (x * x)[:1, :1].squeeze((0, 1)) + x[:1, :1, :1].squeeze(),
     "repeats": lambda x: (x * x)[:, :1].expand(5, -1, 3, 4)[0] + (x * x).repeat_interleave(3, dim=1)[:, ::3],

@@ -1,11 +1,9 @@
 """Taylor mode through a readout of Huginn's kind on an accelerator, with its kernels and split products.
 
-`make test-gpu`, or `python tests/readout/test_nonlinear_cuda.py`, which needs no more than torch and pytest.
+`make test-gpu`.
 """
 
 from __future__ import annotations
-
-import sys
 
 import pytest
 import torch
@@ -94,7 +92,3 @@ def test_logit_sums_at_full_vocabulary(sharpness):
     with torch.no_grad():
         expected = token_derivatives(c, targets, "reference")
         torch.testing.assert_close(token_derivatives(c, targets), expected, rtol=1e-9, atol=1e-12)
-
-
-if __name__ == "__main__":
-    sys.exit(pytest.main([__file__, "--noconftest", "-p", "no:cacheprovider", *sys.argv[1:]]))

@@ -26,8 +26,7 @@ def _exact(coefficients, target, order):
         return [math.factorial(k) * c for k, c in enumerate(mpmath.taylor(utility, 0, order))][1:]
 
 
-@pytest.mark.parametrize("peak", [0.0, 30.0])
-@pytest.mark.parametrize("target", [0, 2])
+@pytest.mark.parametrize(("peak", "target"), [(0.0, 0), (30.0, 0), (30.0, 2)])
 def test_derivatives_agree_with_mpmath(peak, target):
     g = torch.Generator().manual_seed(17)
     coefficients = torch.randn(5, 4, generator=g, dtype=torch.float64)
@@ -88,7 +87,7 @@ def path_of(readout):
     return nonlinear_path(readout, state, displacement, targets, POSITIONS, examples=POSITIONS[:, 0].sort().values)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("order", [0, 2, 4])
 def test_blocks_give_what_the_whole_gives(readout, monkeypatch, order):
     monkeypatch.setitem(module._ELEMENTS, "cpu", (order + 1) * VOCABULARY * 20)
     blocked, whole = path_of(readout), path_of(lambda state, positions: Headed()(state, positions))
@@ -122,7 +121,7 @@ def _coefficients(order, tokens=7, vocabulary=23, dtype=torch.float64):
     return torch.randn(order + 1, tokens, vocabulary, generator=g, dtype=torch.float64).to(dtype)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("order", [0, 4])
 def test_against_autograd_along_the_polynomial(order):
     c = _coefficients(order)
     targets = torch.arange(7)

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import launch
-from loopscope.readout.affine.endpoint import EndpointDistributions
 from loopscope.readout.affine.moments import ORDER, MomentsBackend, Sums
-from loopscope.readout.affine.query import Query, Survey, scales_on, spacing, taken
+from loopscope.readout.affine.query import EndpointDistributions, Query, Survey, scales_on, spacing, taken
 from loopscope.readout.affine.reduction import EXTRA, reduce_path, reduce_powers
 from loopscope.readout.affine.sources import HeadLogits, LogitBlock, LogitSource, StoredLogits, blocks
 

@@ -39,10 +39,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.endpoint import endpoint_distributions
-from loopscope.readout.affine.query import Backend, Query, Survey, joined, scales_on, spacing, taken
-from loopscope.readout.affine.sources import LogitBlock, blocks
-from loopscope.readout.parallel import in_parallel, workers
+from loopscope.readout.affine.query import (
+    Backend,
+    Query,
+    Survey,
+    endpoint_distributions,
+    joined,
+    scales_on,
+    spacing,
+    taken,
+)
+from loopscope.readout.affine.sources import LogitBlock, blocks, in_parallel, workers
 
 REACH = 3.0
 """How far the logarithm of a weight against d's may move from the middle of some scales to either end."""

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.readout.affine import kernel
-from loopscope.readout.affine.endpoint import EndpointDistributions
 from loopscope.readout.affine.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
 from loopscope.readout.affine.kernel import KernelBackend
 from loopscope.readout.affine.moments import MomentsBackend
-from loopscope.readout.affine.query import Backend, Query, Survey, grid, places_on
+from loopscope.readout.affine.query import Backend, EndpointDistributions, Query, Survey, grid, places_on
 from loopscope.readout.affine.reference import AutogradBackend, ReferenceBackend
 from loopscope.readout.affine.sources import HeadLogits, LogitSource, StoredLogits, blocks
 from loopscope.readout.checks import (

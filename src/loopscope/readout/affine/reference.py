@@ -15,10 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.endpoint import endpoint_distributions
-from loopscope.readout.affine.query import Backend, Query, Survey, joined
+from loopscope.readout.affine.query import Backend, Query, Survey, endpoint_distributions, joined
 from loopscope.readout.affine.sources import blocks
-from loopscope.readout.hessian_vector import autograd_coefficients
+from loopscope.readout.autograd import autograd_coefficients
 
 
 class Softmax(NamedTuple):

@@ -30,7 +30,7 @@ BITS = 200
 MOST_LOGITS = 1 << 24
 """Logits of one question, reference tokens times vocabulary, up to which it is computed in balls."""
 _SLICES = 6
-EXTRA = "pip install python-flint"
+QUANTITIES = ("utility", "slope", "quadratic", "gain", "quarter_gain", "predicted_gain", "kl", "prediction")
 
 
 class Ends(NamedTuple):
@@ -38,19 +38,6 @@ class Ends(NamedTuple):
 
     low: float
     high: float
-
-
-class BallCertificate(NamedTuple):
-    """One question's quantities."""
-
-    utility: Ends
-    slope: Ends
-    quadratic: Ends
-    gain: Ends
-    quarter_gain: Ends
-    predicted_gain: Ends
-    kl: Ends
-    prediction: Ends
 
 
 def are_installed() -> bool:
@@ -67,8 +54,8 @@ def enclose_in_balls(
     counts: Sequence[int],
     correct: int | None,
     scales: tuple[float, float],
-) -> BallCertificate:
-    """One question: its tokens sequence by sequence (`counts`), the right option if it has some, 1/4 and α̂."""
+) -> dict[str, Ends]:
+    """The quantities of one question: its tokens by sequence (`counts`), its right option if it has some, 1/4 and α̂."""
     import flint
 
     with flint.ctx.workprec(BITS):
@@ -82,7 +69,7 @@ def enclose_in_balls(
         utility, slope, curvature, quarter, predicted, gain = own
         half = curvature / 2
         balls = (utility, slope, half, gain, quarter, predicted, kl, slope + half)
-        return BallCertificate(*map(_ends, balls))
+        return dict(zip(QUANTITIES, map(_ends, balls), strict=True))
 
 
 def _tokens(

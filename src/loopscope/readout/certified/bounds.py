@@ -72,7 +72,7 @@ def cell_bounds(nodes: Moments, spread_t: Tensor, average: Average) -> Cells:
     """From the moments of each token at the ends of the cells [t, L + 1]; `average` takes [t, L] to [N, L]."""
     cells = nodes.mean.low.shape[1] - 1
     h = 1.0 / cells
-    left, right = _ends(nodes, slice(None, -1)), _ends(nodes, slice(1, None))
+    left, right = (Moments(*(values[:, part] for values in nodes)) for part in (slice(None, -1), slice(1, None)))
     spread = Interval.point(spread_t.unsqueeze(1).expand_as(left.mean.low))
     rise = (right.mean - left.mean).clamped(0.0)
     e = rise.times(0.5)
@@ -121,10 +121,6 @@ def cell_bounds(nodes: Moments, spread_t: Tensor, average: Average) -> Cells:
         -average(Interval.point(fourth_low)).low, -average(Interval.point(fourth_high)).high, h,
     )  # fmt: skip
     return Cells(curvature, torch.minimum(third, average(Interval.point(cap)).high))
-
-
-def _ends(nodes: Moments, places: slice) -> Moments:
-    return Moments(*(getattr(nodes, name)[:, places] for name in Moments.__dataclass_fields__))
 
 
 def _divergence(found: Interval, together: Interval) -> Interval:
@@ -238,7 +234,7 @@ def _safe(slope: Interval, L_D: Tensor) -> tuple[Tensor, Tensor]:
 def _maximiser(slope: Interval, quadratic: Interval) -> Interval:
     """The exact α̂: clip(−A/(2Q)) where Q < 0; for Q ≥ 0 one if A + Q > 0, else zero."""
     ratio = slope / (-quadratic.times(2.0))
-    inside = Interval(ratio.low.clamp(0.0, 1.0), ratio.high.clamp(0.0, 1.0))
+    inside = ratio.each(lambda end: end.clamp(0.0, 1.0))
     end = slope + quadratic
     zero, one = torch.zeros_like(slope.low), torch.ones_like(slope.low)
     at_end = Interval(torch.where(end.low > 0, one, zero), torch.where(end.high <= 0, zero, one))

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,8 +66,12 @@ class Interval:
         """The smallest absolute value."""
         return torch.maximum(self.low, -self.high).clamp(min=0.0)
 
-    def __getitem__(self, index: object) -> Interval:
-        return Interval(self.low[index], self.high[index])  # type: ignore[index]
+    def each(self, function: Callable[[Tensor], Tensor]) -> Interval:
+        """The same done to both ends: a choice of entries, or a function that never falls and rounds nothing."""
+        return Interval(function(self.low), function(self.high))
+
+    def __getitem__(self, index: Any) -> Interval:
+        return self.each(lambda end: end[index])
 
     def __neg__(self) -> Interval:
         return Interval(-self.high, -self.low)
@@ -99,8 +104,7 @@ class Interval:
 
     def exp(self) -> Interval:
         """e^x."""
-        found = self._increasing(torch.exp, torch.nan)
-        return Interval(found.low.clamp(min=0.0), found.high)
+        return self._increasing(torch.exp, torch.nan).clamped(0.0)
 
     def expm1(self) -> Interval:
         """e^x − 1."""
@@ -108,15 +112,15 @@ class Interval:
 
     def log(self) -> Interval:
         """Log x, of what is not negative."""
-        return Interval(self.low.clamp(min=0.0), self.high.clamp(min=0.0))._increasing(torch.log, 1.0)
+        return self.clamped(0.0)._increasing(torch.log, 1.0)
 
     def log1p(self) -> Interval:
         """log(1 + x), of what is not below −1."""
-        return Interval(self.low.clamp(min=-1.0), self.high.clamp(min=-1.0))._increasing(torch.log1p, 0.0)
+        return self.clamped(-1.0)._increasing(torch.log1p, 0.0)
 
     def clamped(self, least: float) -> Interval:
         """The same of numbers known to be at least `least`."""
-        return Interval(self.low.clamp(min=least), self.high.clamp(min=least))
+        return self.each(lambda end: end.clamp(min=least))
 
     def times(self, factor: float) -> Interval:
         """Multiplied by a float64 number."""
@@ -133,7 +137,7 @@ class Interval:
 
     def unsqueeze(self, axis: int) -> Interval:
         """With one axis more."""
-        return Interval(self.low.unsqueeze(axis), self.high.unsqueeze(axis))
+        return self.each(lambda end: end.unsqueeze(axis))
 
     def _is_zero(self) -> Tensor:
         return (self.low == 0) & (self.high == 0)

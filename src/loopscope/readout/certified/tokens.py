@@ -62,6 +62,7 @@ entries in B blocks of b (the last one padded), K scales.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -103,8 +104,7 @@ class Head:
         return cls(weight_VD, bias_V, float(norms(weight_VD).max()), size)
 
 
-@dataclass(frozen=True)
-class RelativeLogits:
+class RelativeLogits(NamedTuple):
     """s = z − z_y and t = v − v_y of some tokens, computed, with bounds of their errors that hold for every entry.
 
     Attributes:
@@ -129,7 +129,7 @@ class RelativeLogits:
 
     def some(self, rows: slice) -> RelativeLogits:
         """Some of the tokens."""
-        return RelativeLogits(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+        return RelativeLogits(*(values[rows] for values in self))
 
 
 def relative_logits(h_tD: Tensor, h_plus_tD: Tensor, head: Head, targets_t: Tensor) -> RelativeLogits:
@@ -259,8 +259,7 @@ def underflow(logits: RelativeLogits) -> float:
     return blocks * block * _UNDERFLOW
 
 
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """What the softmax of each token is at K scales, [t, K] each.
 
     Attributes:
@@ -296,8 +295,20 @@ def moments(logits: RelativeLogits, sums: PowerSums) -> Moments:
     slack = (ratio * bend + error * away.high + 4.0 * lost * size) * ENLARGED
     mean = m_hat + Interval(-slack, slack)
     variance = _variance(variance_hat, ratio, error, away, 16.0 * lost * size * size)
-    third, fourth = _higher(sums, mass, mean, ratio, size, error, away.high, lost)
-    return Moments(log_p, mean, variance, third, fourth)
+
+    # The third cumulant and the fourth central moment from raw moments about t = 0.
+    second, third, fourth = (found / mass for found in (sums.second, sums.third, sums.fourth))
+    odd = (second.clamped(0.0).sqrt() * fourth.clamped(0.0).sqrt()).high
+    raw = []
+    for j, found, magnitude in ((2, second, second.high), (3, third, odd), (4, fourth, fourth.high)):
+        moved = j * error * (size + error) ** (j - 1) * away.high
+        slack = (2.0 * ratio * magnitude + moved + 4.0 * lost * size**j) * ENLARGED
+        raw.append(found + Interval(-slack, slack))
+    r2, r3, r4 = raw
+    m2 = mean.square()
+    kappa = r3 - (mean * r2).times(3.0) + (mean * m2).times(2.0)
+    mu4 = r4 - (mean * r3).times(4.0) + (m2 * r2).times(6.0) - m2.square().times(3.0)
+    return Moments(log_p, mean, variance, kappa, mu4.clamped(0.0))
 
 
 def _log_p(peak: Tensor, own: Interval, others: Interval) -> Interval:
@@ -312,31 +323,6 @@ def _variance(hat: Interval, ratio: Tensor, error: Tensor, away: Interval, lost:
     reweighted = (hat * factor + Interval(-lost, lost)).clamped(0.0)
     moved = error * away.sqrt().high * ENLARGED
     return (reweighted.sqrt() + Interval(-moved, moved)).clamped(0.0).square()
-
-
-def _higher(
-    sums: PowerSums,
-    mass: Interval,
-    mean: Interval,
-    ratio: Tensor,
-    size: Tensor,
-    error: Tensor,
-    away: Tensor,
-    lost: Tensor,
-) -> tuple[Interval, Interval]:
-    """The third cumulant and the fourth central moment from raw moments about t = 0."""
-    second, third, fourth = (found / mass for found in (sums.second, sums.third, sums.fourth))
-    absolute = (second.clamped(0.0).sqrt() * fourth.clamped(0.0).sqrt()).high
-    raw = []
-    for j, found, magnitude in ((2, second, second.high), (3, third, absolute), (4, fourth, fourth.high)):
-        moved = j * error * (size + error) ** (j - 1) * away
-        slack = (2.0 * ratio * magnitude + moved + 4.0 * lost * size**j) * ENLARGED
-        raw.append(found + Interval(-slack, slack))
-    r2, r3, r4 = raw
-    m2 = mean.square()
-    kappa = r3 - (mean * r2).times(3.0) + (mean * m2).times(2.0)
-    mu4 = r4 - (mean * r3).times(4.0) + (m2 * r2).times(6.0) - m2.square().times(3.0)
-    return kappa, mu4.clamped(0.0)
 
 
 def log_p_at(logits: RelativeLogits, alpha_tK: Tensor) -> Interval:

@@ -24,7 +24,7 @@ Shapes: N reference tokens, R sequences, B or G questions, O options of the larg
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,8 +60,7 @@ class Options:
     def gathered(self, sequences: Interval) -> Interval:
         """[R, ...] to [G, O, ...], zero where a question has fewer options."""
         present = self.groups.present.reshape(*self.groups.present.shape, *[1] * (sequences.low.dim() - 1))
-        low, high = (torch.where(present, end[self.groups.member], 0.0) for end in (sequences.low, sequences.high))
-        return Interval(low, high)
+        return sequences.each(lambda end: torch.where(present, end[self.groups.member], 0.0))
 
     def utility(self, scores: Interval) -> Interval:
         """U, [G, ...]."""
@@ -98,7 +97,7 @@ class Options:
         """The right option's values, [G, 1, ...]."""
         place = self.groups.target.reshape(-1, *[1] * (values.low.dim() - 1))
         place = place.expand(-1, 1, *values.low.shape[2:])
-        return Interval(values.low.gather(1, place), values.high.gather(1, place))
+        return values.each(lambda end: end.gather(1, place))
 
     def _kept(self, values: Interval, *, wrong: bool = False) -> Interval:
         """Zero where there is no option; with `wrong` also for the right one."""
@@ -110,7 +109,7 @@ class Options:
 
 def _masked(values: Interval, kept: Tensor) -> Interval:
     kept = kept.reshape(*kept.shape, *[1] * (values.low.dim() - kept.dim()))
-    return Interval(torch.where(kept, values.low, 0.0), torch.where(kept, values.high, 0.0))
+    return values.each(lambda end: torch.where(kept, end, 0.0))
 
 
 def over_cells(scores: Interval, slopes: Interval, h: float) -> tuple[Interval, Interval]:
@@ -224,7 +223,7 @@ def _node_moments(logits: RelativeLogits, cells: int, entries: int) -> Moments:
     for rows in _chunks(tokens, entries // (blocks * block * (cells + 1))):
         some = logits.some(rows)
         found.append(moments(some, power_sums(some, nodes_K.expand(some.t_tBb.shape[0], -1))))
-    return Moments(*(_joined([getattr(part, name) for part in found]) for name in Moments.__dataclass_fields__))
+    return Moments(*(_joined(parts) for parts in zip(*found, strict=True)))
 
 
 def _gains(logits: RelativeLogits, nodes: Moments, scale_N: Tensor, entries: int) -> Interval:
@@ -270,5 +269,5 @@ def _chunks(tokens: int, size: int) -> list[slice]:
     return [slice(start, start + step) for start in range(0, tokens, step)]
 
 
-def _joined(parts: list[Interval]) -> Interval:
+def _joined(parts: Sequence[Interval]) -> Interval:
     return Interval(torch.cat([part.low for part in parts]), torch.cat([part.high for part in parts]))

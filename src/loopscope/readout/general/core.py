@@ -5,7 +5,7 @@ A `Series` stands for x(τ) = x₀ + x₁τ + … + x_Kτ^K. Functions written w
 line H + (α+τ)D through a readout gives all derivatives of the logits along an update at once, without a Hessian and
 without reverse mode (derivatives of φ, Eq. directional-coefficients and beyond).
 
-The rules are in `arithmetic`, `shapes` and `layers`, by torch's name of the operation. They cover what the readouts of
+The rules are in `operations` and `layers`, by torch's name of the operation. They cover what the readouts of
 language models are made of; an operation without a rule raises `MissingRuleError`, and nested forward mode takes over.
 Coefficients are stacked on a leading axis, so that a linear map acts on all of them as one product.
 """

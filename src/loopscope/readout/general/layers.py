@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from loopscope.kernels.split_product import is_mixed, mixed_linear
-from loopscope.readout.general.arithmetic import add, div, exponentials, mean, mul, rsqrt, silu, square
 from loopscope.readout.general.core import Series, cauchy, implements, lifted, refused, takes_series_kernel, unsupported
+from loopscope.readout.general.operations import div, exponentials
 
 
 @implements("linear")
@@ -56,19 +56,13 @@ def matmul(input: Any, other: Any) -> Series:
     return Series(out.squeeze(-1) if column else out)
 
 
-@implements("addmm")
-def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Series:
-    """beta·input + alpha·mat1 @ mat2."""
-    return add((mat1 @ mat2) * alpha, input * beta)
-
-
 _WIDEST_NORM = 1 << 14
 
 
 @implements("rms_norm")
 def rms_norm(
-    input: Series, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
-) -> Series:
+    input: Any, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Any:
     """The input over √(mean x² + ε), times the weight."""
     axes = tuple(range(-len(tuple(normalized_shape)), 0))
     epsilon = torch.finfo(input.dtype).eps if eps is None else eps
@@ -77,8 +71,8 @@ def rms_norm(
         from loopscope.readout.general.kernels import rms_norm as kernel
 
         return Series(kernel(input.coefficients, weight, epsilon))
-    out = mul(input, rsqrt(add(mean(square(input), axes, keepdim=True), epsilon)))
-    return out if weight is None else mul(out, weight)
+    out = input * torch.rsqrt((input * input).mean(axes, keepdim=True) + epsilon)
+    return out if weight is None else out * weight
 
 
 @implements("layer_norm")
@@ -94,15 +88,15 @@ def layer_norm(
 
 
 @implements("gated_silu_joined")
-def gated_silu_joined(both: Series, plain: bool = False, impl: Any = None) -> Series:
+def gated_silu_joined(both: Series, plain: bool = False, impl: Any = None) -> Any:
     """silu(gate) · up from gate and up next to each other, [..., 2F] → [..., F], gate first."""
     c = both.coefficients
     if takes_series_kernel(c, impl):
         from loopscope.readout.general.kernels import gated_silu
 
         return Series(gated_silu(c))
-    inner = both.shape[-1] // 2
-    return mul(silu(Series(c[..., :inner])), Series(c[..., inner:]))
+    gate, up = both.chunk(2, -1)
+    return functional.silu(gate) * up
 
 
 @implements("rotate_own")

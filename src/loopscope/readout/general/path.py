@@ -17,6 +17,7 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.readout.affine.sources import blocks, full_precision_products
+from loopscope.readout.autograd import Derivation, nested_derivatives
 from loopscope.readout.checks import (
     as_readout_dtype,
     as_targets,
@@ -25,7 +26,6 @@ from loopscope.readout.checks import (
     require_same_shape,
 )
 from loopscope.readout.general.core import Series
-from loopscope.readout.general.nested import Derivation, nested_derivatives
 from loopscope.readout.general.token_derivatives import (
     TokenChunk,
     as_headed,

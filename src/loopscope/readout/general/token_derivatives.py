@@ -32,8 +32,7 @@ from torch import Tensor
 from loopscope.errors import LoopscopeError
 from loopscope.kernels.choice import Implementation, chosen, is_differentiating, takes_kernel
 from loopscope.readout.affine.reference import log_probability_at_start
-from loopscope.readout.affine.sources import blocks
-from loopscope.readout.parallel import in_parallel
+from loopscope.readout.affine.sources import blocks, in_parallel
 
 
 def log_softmax_derivatives(scores_M: Tensor, derivatives_M: Sequence[Tensor], target_1: Tensor) -> list[Tensor]:
