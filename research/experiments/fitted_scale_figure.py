@@ -18,8 +18,8 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 from loopscope.stats.resampling import Estimate, Interval
-from loopscope.studies.figures.control import scale_panels
-from loopscope.studies.figures.style import settings
+from loopscope.studies.figures import settings
+from loopscope.studies.topics.control import scale_panels
 
 STORED = Path(__file__).with_name("fitted_scale.json")
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "fitted-scale.png"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from loopscope.store.verification import Verification
     from loopscope.studies.comparison import Comparison
     from loopscope.studies.declare import TableResult
-    from loopscope.studies.figures.style import FigureResult
+    from loopscope.studies.figures import FigureResult
 
 
 class Run(StoredRun):

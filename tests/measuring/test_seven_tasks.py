@@ -11,7 +11,7 @@ from scipy.integrate import romb
 
 from loopscope.store import StoredRun, verify
 from loopscope.store.schema import Column
-from loopscope.studies.tables.checks import agrees
+from loopscope.studies.topics.checks import agrees
 
 OPTIONS = ("hellaswag", "arc_challenge", "piqa", "boolq", "commonsense_qa")
 SOLUTIONS = ("gsm8k", "math500")

@@ -17,7 +17,7 @@ from loopscope.measuring.config import PROTOCOLS
 from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
 from loopscope.run import Run
 from loopscope.studies import FIGURES, TABLES
-from loopscope.studies.paper.numbers import model_names, models, tables
+from loopscope.studies.paper import model_names, models, tables
 
 OURO = {
     "architectures": ["OuroForCausalLM"], "model_type": "ouro", "hidden_size": 32, "intermediate_size": 64,

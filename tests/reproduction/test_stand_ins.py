@@ -64,14 +64,3 @@ def test_a_mistake_is_one_line(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    in_the_way = tmp_path / "out"
-    in_the_way.write_text("mine")
-    assert exit_code(["reproduce", "--stand-ins", "--random-weights", "--plan", "--output", str(in_the_way)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"loopscope: cannot write {in_the_way / 'stand-ins'}: ")
-    assert "choose an --output path whose parents are folders" in said
-    assert said.count("\n") == 1
-    assert in_the_way.read_text() == "mine"

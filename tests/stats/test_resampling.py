@@ -120,9 +120,9 @@ def test_extremes_have_no_interval():
     assert (estimate.value, estimate.interval) == (5.0, None)
 
 
-@pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf], [[1.0]]])
-def test_statistics_refuse_what_is_not_one_finite_number_a_record(values):
-    with pytest.raises(ValueError, match=r"NaN|one value"):
+@pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf]])
+def test_statistics_refuse_what_is_not_finite(values):
+    with pytest.raises(ValueError, match="NaN"):
         Mean(values)
 
 

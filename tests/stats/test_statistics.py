@@ -58,13 +58,6 @@ def test_spearman_is_undefined_without_two_different_values(x, y):
     assert Spearman(x, y).value() is None
 
 
-def test_columns_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match="different lengths"):
-        Spearman([1.0, 2.0], [1.0])
-    with pytest.raises(ValueError, match="different lengths"):
-        Auroc([1.0, 2.0], [True])
-
-
 @given(few_values, arrays(np.bool_, 12), multiplicities)
 def test_descending_auroc_is_that_of_the_negated_score(score, label, counts):
     counts = padded_to_twelve(counts)[None]
@@ -73,11 +66,3 @@ def test_descending_auroc_is_that_of_the_negated_score(score, label, counts):
     np.testing.assert_allclose(
         descending.replicates(Block(counts)), negated.replicates(Block(counts)), atol=1e-12, equal_nan=True
     )
-
-
-def test_columns_over_one_array_are_ranked_once():
-    gain = np.array([0.3, 0.1, 0.2])
-    block = Block(np.ones((2, 3)))
-    Spearman(gain, [1.0, 2.0, 3.0]).replicates(block)
-    before = block.ranked(Spearman(gain, gain).x)
-    assert block.ranked(Spearman(gain, gain).y) is before

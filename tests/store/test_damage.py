@@ -23,7 +23,7 @@ from loopscope.store import Manifest, verify
 from loopscope.store.run import StoredRun
 from loopscope.studies import open_records
 from loopscope.studies.comparison import compare
-from loopscope.studies.figures.style import FigureResult
+from loopscope.studies.figures import FigureResult
 
 pytest.importorskip("flint")
 

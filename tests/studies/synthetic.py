@@ -12,7 +12,7 @@ from loopscope.store.files import ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo
 from loopscope.store.schema import TABLES
 from loopscope.store.writer import open_or_create
-from loopscope.studies.paper.numbers import data_hashes, templates
+from loopscope.studies.paper import data_hashes, templates
 
 GRID_SCALES = np.array(GRID)
 

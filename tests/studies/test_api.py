@@ -3,7 +3,7 @@
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.studies import FIGURES, TABLES, open_records, table
+from loopscope.studies import open_records, table
 
 
 @pytest.fixture
@@ -29,10 +29,3 @@ def test_no_runs_is_the_users_mistake():
 def test_a_folder_that_is_no_run_is_one_line(tmp_path):
     with pytest.raises(LoopscopeError, match="is not a run"):
         table("mechanism", tmp_path)
-
-
-def test_every_study_has_one_line_and_says_what_it_needs():
-    for study in (*TABLES.values(), *FIGURES.values()):
-        assert "\n" not in study.summary
-        flags = ("--tokens", "--trace", "--certify", "--scales-to", "several steps")
-        assert study.needs in ("quick", "grid", "full", *flags)

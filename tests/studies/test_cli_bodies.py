@@ -85,15 +85,6 @@ def test_a_figure_that_the_run_cannot_fill_says_why(quick_run, tmp_path):
         figures([quick_run], str(tmp_path), name="contraction")
 
 
-@pytest.mark.parametrize("format", ["text", "markdown", "latex", "csv", "json"])
-def test_comparison_in_every_format(tmp_path, synthetic, format, capsys):
-    task = synthetic.Task("math500", {4: synthetic.Paths.of([0.5, 0.25], [-1.0, -0.1])})
-    model = {"name": "Ouro-1.4B", "toy": False, "revision": "574fa66c"}
-    made = synthetic.write_run(tmp_path / "run", [task], level="grid", model=model)
-    compare([str(made.path)], name="mechanism", format=format)
-    assert "not comparable because" in capsys.readouterr().out.replace("\\", "")
-
-
 def test_studies_are_listed_with_what_they_need(capsys):
     studies()
     listing = capsys.readouterr().out

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loopscope.stats import Bootstrap, Estimate, Interval
+from loopscope.stats import Bootstrap
 from loopscope.store.manifest import BatchInfo
 from loopscope.studies.comparison import compare
 from loopscope.studies.conditions import Weights, place_of
 from loopscope.studies.declare import TABLES, Table
-from loopscope.studies.paper.numbers import (
-    Printed,
-    Quantity,
+from loopscope.studies.paper import (
+    PaperCell,
     cells,
     claims,
     data_hashes,
@@ -139,15 +138,19 @@ def test_fp64_numbers_do_not_depend_on_the_readout_of_the_pass(condition, settin
 
 def test_counts_of_the_same_setting_agree_to_the_printed_digits(matched):
     assert {row.setting for row in matched.rows} == {"Ouro-1.4B math500/test 4→5"}
-    verdicts = {row.column: row.outcome for row in matched.rows}
+    verdicts = {row.cell.column: row.outcome for row in matched.rows}
     reproduced = {column for column, outcome in verdicts.items() if outcome is Verdict.REPRODUCES}
     assert reproduced >= {"finite_step", "harmful", "share", "sign_slope"}
-    share = next(row for row in matched.rows if row.column == "share")
-    assert (share.paper, share.own_text.split(" ")[0]) == ("49.18", "49.18")
+    share = next(row for row in matched.rows if row.cell.column == "share")
+    assert (share.cell.text, share.own_text.split(" ")[0]) == ("49.18", "49.18")
     assert share.difference == pytest.approx(179 / 364 - 0.4918)
-    other = next(row for row in matched.rows if row.column == "mae_slope")
-    assert other.verdict == f"differs by {other.difference:+.3g} nats ({other.difference / 139.41e-4:+.1%})"
+    other = next(row for row in matched.rows if row.cell.column == "mae_slope")
+    assert other.verdict == f"differs by {other.difference / 1e-4:+.3g} ({other.difference / 139.41e-4:+.1%})"
     assert len(matched.rows) + matched.uncompared == len(cells("mechanism"))
+
+
+def published(text, quantity, unit=1.0, relation=""):
+    return PaperCell("tab:t", "s", None, "", "c", text, unit, quantity, relation=relation)
 
 
 @pytest.mark.parametrize(
@@ -175,10 +178,10 @@ def test_counts_of_the_same_setting_agree_to_the_printed_digits(matched):
 )
 def test_what_each_verdict_means(quantity, printed, value, verdict):
     unit = 1e-2 if quantity == "share" else 1.0
-    about = (Quantity(quantity), Printed(printed), printed, unit, value)
-    assert judge(*about, "bfloat16")[0].startswith(verdict)
+    cell = published(printed, quantity, unit)
+    assert judge(cell, value, "bfloat16")[0].startswith(verdict)
     if (quantity, verdict) == ("nats", "within"):  # states with more digits leave less room
-        assert judge(*about, "float32")[0] is Verdict.DIFFERS
+        assert judge(cell, value, "float32")[0] is Verdict.DIFFERS
 
 
 @pytest.mark.parametrize(("lost", "outcome"), [(0, Verdict.REPRODUCES), (2, Verdict.WITHIN), (4, Verdict.DIFFERS)])
@@ -188,7 +191,7 @@ def test_an_estimate_is_within_where_intervals_overlap_and_counts_are_those_of_t
     """Four failures fewer of 179 are more than the paper's own counts differ by, wherever intervals lie."""
     task = synthetic.Task("math500", {4: matrix_paths(synthetic, 179 - lost)})
     run = synthetic.write_run(tmp_path / "run", [task], model=PUBLISHED, settings=PAPER, level="quick")
-    rows = {row.column: row for row in compare(Records([run]), QUICK, "mechanism").rows}
+    rows = {row.cell.column: row for row in compare(Records([run]), QUICK, "mechanism").rows}
     assert rows["finite_step"].outcome is rows["share"].outcome is outcome
 
 
@@ -196,7 +199,7 @@ def test_an_estimate_is_within_where_intervals_overlap_and_counts_are_those_of_t
     ("relation", "value", "holds"), [("above", 0.9951, True), ("above", 0.9949, False), ("below", 0.9949, True)]
 )
 def test_a_bound_in_the_text_holds_or_does_not(relation, value, holds):
-    verdict, _ = judge(Quantity("rank"), Printed("0.995"), "0.995", 1.0, value, "bfloat16", relation)
+    verdict, _ = judge(published("0.995", "rank", relation=relation), value, "bfloat16")
     assert verdict is (Verdict.REPRODUCES if holds else Verdict.DIFFERS)
 
 
@@ -271,7 +274,7 @@ def test_depth_sweeps_need_the_papers_depths(tmp_path, synthetic, depths):
     task = synthetic.Task("math500", {4: matrix_paths(synthetic)}, utility=utility)
     run = synthetic.write_run(tmp_path / "run", [task], level="quick", depths=depths, model=PUBLISHED, settings=PAPER)
     rows = compare(Records([run]), QUICK, study="depth-coverage").rows
-    same = {row.column: row.outcome for row in rows if row.same_setting}
+    same = {row.cell.column: row.outcome for row in rows if row.same_setting}
     if len(depths) > 5:
         assert same == dict.fromkeys(("n", "peak", "decline"), Verdict.REPRODUCES)
     else:
@@ -284,16 +287,16 @@ def test_caveats_and_missing_numbers_are_said(tmp_path, synthetic):
     batches = BatchInfo(policy="questions", size=32)
     records = Records([synthetic.write_run(tmp_path / "a", [task], model=HUGINN, settings=PAPER, batch=batches)])
     comparison = compare(records, QUICK, study="contraction")
-    assert [row.paper for row in comparison.rows if row.same_setting] == ["13", "18", "4"]
+    assert [row.cell.text for row in comparison.rows if row.same_setting] == ["13", "18", "4"]
     said = "the rows of train256 are not published; nor are the cached depth-eight states that it continues"
     assert f"note: Huginn gsm8k/train256 19→20: {said}" in comparison.to_text()
-    rows = {row.column: row for row in compare(records, QUICK, study="derivative-checks").rows}
+    rows = {row.cell.column: row for row in compare(records, QUICK, study="derivative-checks").rows}
     why = "loopscope differentiates the coda itself and has no second one"
     assert rows["coda_bridge"].verdict == f"not comparable because {why}"
     harmless = synthetic.Task("math500", {4: synthetic.Paths.of(np.full(500, 0.5), np.full(500, -0.1))})
     run = synthetic.write_run(tmp_path / "b", [harmless], model=PUBLISHED, settings=PAPER)
     found = compare(Records([run]), QUICK, "failure-shares").rows
-    (row,) = (row for row in found if row.same_setting and row.column == "share")
+    (row,) = (row for row in found if row.same_setting and row.cell.column == "share")
     assert row.verdict == "not comparable because nothing in this run defines such a number"
 
 
@@ -314,21 +317,15 @@ def test_tables_that_are_there_already_are_not_computed_again(same, monkeypatch)
 
 def test_every_claim_gets_a_verdict_and_says_what_it_lacks(same):
     comparison = compare(same, QUICK)
-    found = {row.column: row for row in comparison.claims}
-    assert found.keys() == {claim.says for claim in claims().values()}
-    share = found[claims()["share_highest"].says]
-    assert (share.paper, share.outcome) == ("49.2", Verdict.NOT_COMPARABLE)
+    found = {row.cell.column: row for row in comparison.claims}
+    assert found.keys() == {claim.cell.column for claim in claims().values()}
+    share = found[claims()["share_highest"].cell.column]
+    assert (share.cell.text, share.outcome) == ("49.2", Verdict.NOT_COMPARABLE)
     assert share.verdict == "not comparable because no run has Ouro-1.4B gsm8k/test 4→5 and 7 more"
-    missed = found[claims()["margin_missed"].says]
+    missed = found[claims()["margin_missed"].cell.column]
     assert missed.own == sum(same.updates[0].floats("fp64_safe_gain")[same.updates[0].finite_step] <= 1e-4)
     holding = sum(row.outcome.holds for row in comparison.claims)
     assert f" {holding} of the paper's {len(claims())} conclusions over several conditions hold (" in str(comparison)
-
-
-def test_an_interval_in_a_cell_is_printed_in_the_papers_unit():
-    cell = next(cell for cell in cells("failure-shares") if cell.interval)
-    assert cell.range == pytest.approx((0.4429, 0.5410))
-    assert Estimate(0.4918, 364, Interval(0.4429, 0.5410)).interval.covers(cell.value)
 
 
 def test_the_papers_wording_is_the_one_that_ships():

@@ -127,7 +127,6 @@ def test_what_cannot_be_paired_is_one_line(run):
         (["share > +0.02"], [("share", "", ">", 0.02)]),
         (["share>.02,gain.high<=-1e-3"], [("share", "", ">", 0.02), ("gain", "high", "<=", -0.001)]),
         (["share > 0.02", "slope.low >= 0.1"], [("share", "", ">", 0.02), ("slope", "low", ">=", 0.1)]),
-        (["share", ">", "0.02", "gain", "<", "0"], [("share", "", ">", 0.02), ("gain", "", "<", 0.0)]),
         ([], []),
     ],
 )

@@ -1,7 +1,6 @@
 """What is said of made-up runs whose counts follow from their slopes and curvatures by hand."""
 
 import numpy as np
-import pytest
 
 from loopscope.studies.summary import Finding, first_finding, run_lines
 
@@ -33,27 +32,3 @@ def test_the_earliest_clear_decline_leads(tmp_path, synthetic):
     ]
     assert "4→5     40  -1.00000 [" in lines[1]
     assert "predicted step length" in legend
-
-
-def finding(**changes):
-    counts = {"update": "4→5", "kind": "solution", "questions": 64, "harmful": 58, "failures": 26, "predicted": 25}
-    return Finding(**counts | changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "title", "said"),
-    [
-        ({}, "m: loop 4→5 goes too far on 26 of 64 questions", "26 of these updates (44.8%) are finite-step failures"),
-        ({"failures": 0}, "m: loop 4→5 goes the wrong way on 58 of 64 questions", "none of these updates starts"),
-        ({"harmful": 0, "failures": 0}, "m: loop 4→5 harms no question", "makes no reference of the 64 questions less"),
-        ({"kind": "options"}, "m: loop 4→5 goes too far", "the right option less likely for 58 of 64 questions"),
-        ({"predicted": 3}, "m: loop 4→5 goes too far", "recovers 3 of them."),
-        ({"predicted": None}, "m: loop 4→5 goes too far", "The other 32 start in the wrong direction."),
-    ],
-)
-def test_a_finding_in_words(changes, title, said):
-    found = finding(**changes)
-    assert found.title("m").startswith(title)
-    assert said in found.sentence()
-    assert found.sentence("Loop 4→5").startswith("Loop 4→5 makes ")
-    assert found.meaning().count(". ") == 1

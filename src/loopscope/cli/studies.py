@@ -60,7 +60,7 @@ def figures(
     Next to every figure is a JSON with its caption, the ids it shows and the hashes of what it was made from.
     """
     from loopscope.studies import FIGURES, find, open_records
-    from loopscope.studies.figures.style import FIGURE_FORMATS
+    from loopscope.studies.figures import FIGURE_FORMATS
 
     choice("format", format, FIGURE_FORMATS)
     chosen = list(FIGURES.values()) if name is None else [find(name, FIGURES)]

@@ -25,17 +25,17 @@ from loopscope.models.in_memory import borrowed
 from loopscope.models.user_models import load_code, names_code
 from loopscope.stats import Bootstrap
 from loopscope.store.schema import ends_of
-from loopscope.studies import Source, figures, open_records
+from loopscope.studies import FIGURES, Source, open_records
 from loopscope.studies.declare import TableResult
 from loopscope.studies.records import Records
-from loopscope.studies.tables.control import TracePair, control_tables
+from loopscope.studies.topics.control import TracePair, control_tables
 from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
     from loopscope.api import Tasks
     from loopscope.models.in_memory import ModelSpec
     from loopscope.store import StoredRun
-    from loopscope.studies.figures.style import FigureResult
+    from loopscope.studies.figures import FigureResult
 
 Tier = Literal["trace", "readouts", "acting"]
 OMEGAS = np.linspace(-1, 1, 41)
@@ -57,9 +57,7 @@ class Control:
 
     def figure(self, name: Literal["control", "fitted-scale"] = "control") -> FigureResult:
         """Utility over cost, with the ceilings; or the fitted scales."""
-        if name == "control":
-            return figures.control.control.drawn(figures.control.control_picture(self.table), self.records)
-        return figures.control.fitted_scale.drawn(figures.control.scales_picture(self.scales), self.records)
+        return FIGURES[name].of(self.table if name == "control" else self.scales, self.records)
 
     def __str__(self) -> str:
         return "\n".join(str(table) for table in (self.table, self.scales) if table.rows)

@@ -16,7 +16,7 @@ from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.studies.declare import Row, TableResult
 from loopscope.studies.records import DepthSweep, Records, Updates
 from loopscope.studies.summary import clearly, finding, leading_update
-from loopscope.studies.tables.depths import running_best
+from loopscope.studies.topics.depths import running_best
 
 Tables = Mapping[str, TableResult]
 

@@ -53,20 +53,13 @@ def paper_runs(protocol: str = "paper") -> tuple[PaperRun, ...]:
     groups = _source()["studies"]
     runs = []
     for entry in _source()["run"]:
-        plain = dict(entry)
-        studies = plain.pop("studies")
+        about = {name: entry[name] for name in ("name", "measurement", "model")}
+        studies, tasks = entry["studies"], tuple(entry["tasks"])
+        settings = {name: value for name, value in entry.items() if name not in (*about, "studies", "tasks")}
         if protocol != "paper":
-            plain.pop("batch_size", None)
-        runs.append(
-            PaperRun(
-                plain.pop("name"),
-                plain.pop("measurement"),
-                plain.pop("model"),
-                tuple(plain.pop("tasks")),
-                {"protocol": protocol, **plain},
-                tuple(groups[studies] if isinstance(studies, str) else studies),
-            )
-        )
+            settings.pop("batch_size", None)
+        named = tuple(groups[studies] if isinstance(studies, str) else studies)
+        runs.append(PaperRun(**about, tasks=tasks, settings={"protocol": protocol, **settings}, studies=named))
     return tuple(runs)
 
 

@@ -25,10 +25,9 @@ from loopscope.run import Run
 from loopscope.stats import Bootstrap
 from loopscope.store.files import clear_write_errors, write_atomically
 from loopscope.studies import FIGURES, TABLES
-from loopscope.studies.comparison import Comparison, compare
+from loopscope.studies.comparison import Comparison, compare, figure_records, paper_tables
 from loopscope.studies.conditions import downloaded_commit, place_of
 from loopscope.studies.declare import TableResult
-from loopscope.studies.paper_selection import figure_records, paper_tables
 from loopscope.studies.records import Records
 from loopscope.studies.verdicts import UNVERIFIED
 

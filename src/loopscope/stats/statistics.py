@@ -78,12 +78,8 @@ class Statistic(ABC):
     def __init__(self, *columns: ArrayLike) -> None:
         self.columns = tuple(np.asarray(values, dtype=np.float64) for values in columns)
         for values in self.columns:
-            if values.ndim != 1:
-                raise ValueError(f"expected one value per record, got shape {values.shape}")
             if not np.isfinite(values).all():
                 raise ValueError("a statistic was given NaN or infinite values: leave such records out first")
-        if len({values.size for values in self.columns}) > 1:
-            raise ValueError(f"columns of different lengths: {[values.size for values in self.columns]}")
 
     @property
     def size(self) -> int:
@@ -166,8 +162,7 @@ class Best(OfSums):
         return float(self._places[int(np.argmax([column.mean() for column in self.columns]))]) if self.size else None
 
     def combine(self, sums_BK: Floats) -> Floats:
-        best: Floats = self._places[np.argmax(sums_BK, axis=1)]
-        return best
+        return np.asarray(self._places[np.argmax(sums_BK, axis=1)])
 
 
 class Difference(OfSums):
@@ -212,8 +207,7 @@ class Quantile(Statistic):
         below = int(np.floor(position))
         lower = ascending[(drawn_BN > below).argmax(axis=1)]
         upper = ascending[(drawn_BN > min(below + 1, self.size - 1)).argmax(axis=1)]
-        between: Floats = lower + (position - below) * (upper - lower)
-        return between
+        return np.asarray(lower + (position - below) * (upper - lower))
 
 
 class Maximum(Statistic):

@@ -14,19 +14,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-import loopscope.studies.figures
-import loopscope.studies.tables  # noqa: F401
+import loopscope.studies.topics  # noqa: F401
 from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.monitor_log import is_monitor_log, read_monitor_log
 from loopscope.stats import Bootstrap
 from loopscope.store import StoredRun
 from loopscope.studies.declare import TABLES, Table, TableResult
-from loopscope.studies.figures.style import FIGURES, FigureStudy
+from loopscope.studies.figures import FIGURES, FigureStudy
 from loopscope.studies.records import Records
 from loopscope.training_steps import runs_at
 
 if TYPE_CHECKING:
-    from loopscope.studies.figures.style import FigureResult
+    from loopscope.studies.figures import FigureResult
 
 __all__ = ["FIGURES", "TABLES", "Source", "Study", "figure", "find", "open_records", "table"]
 

@@ -13,8 +13,19 @@ from loopscope.stats import Bootstrap, Estimate
 from loopscope.store.verification import stored_verification
 from loopscope.studies.conditions import Condition, Weights
 from loopscope.studies.declare import TABLES, Column, Panel, Row, TableResult, Value, words
-from loopscope.studies.paper.numbers import EXACT, Claim, PaperCell, PaperRow, Printed, Setting, cells, claims, models
-from loopscope.studies.paper.numbers import tables as paper_tables
+from loopscope.studies.paper import (
+    EXACT,
+    Claim,
+    PaperCell,
+    PaperRow,
+    PaperTable,
+    Setting,
+    cells,
+    claims,
+    figure_settings,
+    models,
+    tables,
+)
 from loopscope.studies.populations import notes_on
 from loopscope.studies.records import Records
 from loopscope.studies.verdicts import (
@@ -36,6 +47,7 @@ if TYPE_CHECKING:
 
 STAND_INS = "a rehearsal: the numbers in place of the published ones are made up from the runs' own"
 NOT_CHECKED = "not checked: `loopscope verify RUN --bitwise` computes it a second time"
+BOUNDS = {"above": "> ", "below": "< "}
 MARKS = {Verdict.REPRODUCES: "✓ ", Verdict.WITHIN: "≈ ", Verdict.DIFFERS: "✗ ", Verdict.NOT_COMPARABLE: "· "}
 
 
@@ -43,31 +55,16 @@ MARKS = {Verdict.REPRODUCES: "✓ ", Verdict.WITHIN: "≈ ", Verdict.DIFFERS: "�
 class Compared:
     """One published number and the run's."""
 
+    cell: PaperCell
     condition: Condition
-    key: str
-    """The row within the condition."""
-    table: str
-    """LaTeX label of the paper's table or section."""
-    study: str
-    measurement: str
-    """Which of the paper's measurements; empty for claims, which may join several."""
-    setting: str
-    """The paper's condition."""
-    column: str
-    """Of claims: what the text says."""
-    paper: str
-    """As printed."""
-    paper_value: float | None
-    """In natural units; None for text."""
-    quantity: str
     own: Value
     """The run's value."""
-    own_text: str
-    """In the paper's unit and digits."""
-    same_setting: bool
     outcome: Verdict
     verdict: str
     """One line: `reproduces`, `within re-measurement: …`, `differs by …` or `not comparable because …`."""
+    same_setting: bool
+    setting: str
+    """The paper's condition, in words."""
     next_to: str
     """The run's condition in words, of claims how many there are."""
     caveat: str = ""
@@ -77,18 +74,32 @@ class Compared:
     def difference(self) -> float | None:
         """Run minus paper, natural units."""
         number = number_of(self.own)
-        return None if number is None or self.paper_value is None else number - self.paper_value
+        return None if number is None or self.cell.value is None else number - self.cell.value
+
+    @property
+    def own_text(self) -> str:
+        """The run's number in the unit and with the digits of the printed one."""
+        number, printed = number_of(self.own), self.cell.printed
+        if number is None or printed is None:
+            return self.own if isinstance(self.own, str) else ""
+        interval = self.own.interval if isinstance(self.own, Estimate) else None
+        ends = () if interval is None else (interval.low, interval.high)
+        text, *range_ = (printed.write(each / self.cell.unit) for each in (number, *ends))
+        return f"{text} [{', '.join(range_)}]" if range_ else text
 
     def row(self) -> Row:
         """The line as a row of a table."""
-        number, interval = number_of(self.own), self.own.interval if isinstance(self.own, Estimate) else None
-        values: dict[str, Any] = {name: value for name, value in vars(self).items() if name not in ("condition", "key")}
-        values["own"] = Estimate(number, self.condition.n, interval)
-        values["difference"] = self.difference
-        values["difference_text"] = "" if self.difference is None else f"{self.difference:+.3g}"
-        values["marked"] = MARKS[self.outcome] + self.verdict
-        values["outcome"] = str(self.outcome)
-        return Row(self.condition, self.key, values)
+        cell, interval = self.cell, self.own.interval if isinstance(self.own, Estimate) else None
+        names = ("setting", "own_text", "same_setting", "verdict", "next_to", "caveat", "difference")
+        values: dict[str, Any] = {
+            **{"table": cell.label, "study": cell.study, "measurement": cell.setting.measurement},
+            **{"column": cell.column, "paper": BOUNDS.get(cell.relation, "") + cell.text, "paper_value": cell.value},
+            **{"quantity": cell.quantity, "own": Estimate(number_of(self.own), self.condition.n, interval)},
+            **{name: getattr(self, name) for name in names},
+            **{"outcome": str(self.outcome), "marked": MARKS[self.outcome] + self.verdict},
+            "difference_text": "" if self.difference is None else f"{self.difference / cell.unit:+.3g}",
+        }
+        return Row(self.condition, cell.key, values)
 
 
 WHERE = (words("Table", "{table}"), words("Paper's setting", "{setting}"), words("Row", "{key}"))
@@ -138,10 +149,10 @@ class Comparison:
         if not self.rows:
             return self.summary()
         blocks = []
-        for _, lines in groupby(self.rows, key=lambda row: (row.table, row.study, row.setting, row.key, row.condition)):
+        for _, lines in groupby(self.rows, key=_block):
             block = list(lines)
             first = block[0]
-            head = " · ".join(filter(None, (first.table, first.setting, first.key)))
+            head = " · ".join(filter(None, (first.cell.label, first.setting, first.cell.key)))
             head += f"\n  next to {first.next_to} (run {first.condition.run})"
             if not first.same_setting:
                 head += f"\n  {first.verdict}"
@@ -171,6 +182,11 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
+
+
+def _block(line: Compared) -> tuple[Any, ...]:
+    """Lines next to each other that agree in this have one head."""
+    return line.cell.label, line.cell.study, line.setting, line.cell.key, line.condition
 
 
 def _counted(rows: Iterable[Compared]) -> str:
@@ -206,21 +222,20 @@ def compare(
     left_out = tuple(filter(None, [absent(conditions)]))
     if not stand_ins and not any(map(in_paper, conditions)):
         return Comparison((), (), len(cells(study)), left_out)
-    chosen = [table for table in paper_tables() if study in (None, table.study)]
-    stated = [claim for claim in claims().values() if study in (None, claim.study)]
+    chosen = [table for table in tables() if study in (None, table.study)]
+    stated = [claim for claim in claims().values() if study in (None, claim.cell.study)]
     known = dict(computed or {})
-    for name in {*(table.study for table in chosen), *(claim.study for claim in stated)} - known.keys():
+    for name in {*(table.study for table in chosen), *(claim.cell.study for claim in stated)} - known.keys():
         known[name] = TABLES[name].table(records, bootstrap)
     lines_of = _rehearsed if stand_ins else _lines
     found = [line for table in chosen for row in table.rows for line in lines_of(row, known[table.study].rows)]
     missing = len(cells(study)) - len(found)
     if stand_ins:
-        rehearsed = tuple(line for line, _ in found)
-        return Comparison(rehearsed, (), missing, (STAND_INS, *notes_on(line.condition for line in rehearsed)))
+        return Comparison(tuple(found), (), missing, (STAND_INS, *notes_on(line.condition for line in found)))
     rows = _remeasured(found)
     somewhere = next(condition for condition in conditions if in_paper(condition))
-    holding = {(row.study, row.setting, row.key, row.column) for row in rows if row.outcome.holds}
-    claimed = tuple(_claim_line(claim, known[claim.study].rows, records, somewhere, holding) for claim in stated)
+    holding = {(row.cell.study, row.setting, row.cell.key, row.cell.column) for row in rows if row.outcome.holds}
+    claimed = tuple(_claim_line(claim, known[claim.cell.study].rows, records, somewhere, holding) for claim in stated)
     caveats = dict.fromkeys(f"{row.setting}: {row.caveat}" for row in rows if row.same_setting and row.caveat)
     return Comparison(rows, claimed, missing, (*notes_on(row.condition for row in rows), *caveats, *left_out))
 
@@ -245,67 +260,46 @@ def _missing(value: Value) -> bool:
     return value is None or (isinstance(value, Estimate) and value.value is None)
 
 
-def _lines(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[tuple[Compared, PaperCell]]:
+def _lines(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[Compared]:
     setting = paper_row.setting
     for column, cell in paper_row.cells.items():
         joined = join(setting, paper_row.key, rows, () if cell.without else (column,))
         if joined is None:
             continue
-        row, differences = joined
+        (row, differences), reasons = joined, joined[1] or tuple(filter(None, [cell.without]))
         condition, value = row.condition, None if cell.without else row[column]
-        if differences or cell.without:
-            outcome, verdict = not_comparable(differences or [cell.without])
-        else:
-            outcome, verdict = judge(cell.quantity, cell.printed, cell.text, cell.unit, value, condition.states)
-        line = Compared(
-            condition,
-            paper_row.key,
-            table=cell.label,
-            study=cell.study,
-            measurement=setting.measurement,
-            setting=setting.title,
-            column=column,
-            paper=cell.text,
-            paper_value=cell.value,
-            quantity=cell.quantity.name,
-            own=value,
-            own_text=own_text(cell, value),
-            same_setting=not differences,
-            outcome=outcome,
-            verdict=verdict,
-            next_to=str(condition),
-            caveat="; ".join(filter(None, [_unverified(condition), setting.caveat])),
-        )
-        yield line, cell
+        outcome, verdict = not_comparable(reasons) if reasons else judge(cell, value, condition.states)
+        caveat = "; ".join(filter(None, [_unverified(condition), setting.caveat]))
+        about = (not differences, setting.title, str(condition), caveat)
+        yield Compared(cell, condition, value, outcome, verdict, *about)
 
 
 def _unverified(condition: Condition) -> str:
     return UNVERIFIED if condition.weights is Weights.UNVERIFIED else ""
 
 
-def _remeasured(found: Sequence[tuple[Compared, PaperCell]]) -> tuple[Compared, ...]:
+def _remeasured(lines: Sequence[Compared]) -> tuple[Compared, ...]:
     """The lines, where an estimate that differs lies within re-measurement if its interval overlaps the published one
     and every count of its setting is within what the paper counts twice.
     """
-
-    def place(line: Compared) -> tuple[str, str, str]:
-        return line.measurement, line.setting, line.condition.run
-
-    counts: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
-    for line, cell in found:
-        if cell.quantity.name in COUNTED_TWICE and line.outcome is not Verdict.NOT_COMPARABLE:
-            counts[place(line)].append(line.outcome.holds)
+    counts: dict[tuple[Setting, str], list[bool]] = defaultdict(list)
+    for line in lines:
+        if line.cell.quantity in COUNTED_TWICE and line.outcome is not Verdict.NOT_COMPARABLE:
+            counts[line.cell.setting, line.condition.run].append(line.outcome.holds)
     rows = []
-    for line, cell in found:
-        held = counts[place(line)]
-        if line.outcome is Verdict.DIFFERS and held and all(held) and overlaps(line.own, cell):
-            said = line.verdict.replace("differs by", "within re-measurement:", 1)
-            line = replace(line, outcome=Verdict.WITHIN, verdict=said)
+    for line in lines:
+        held = counts[line.cell.setting, line.condition.run]
+        if line.outcome is Verdict.DIFFERS and held and all(held) and overlaps(line.own, line.cell):
+            line = replace(line, outcome=Verdict.WITHIN, verdict=_within(line.verdict))
         rows.append(line)
     return tuple(rows)
 
 
-def _rehearsed(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[tuple[Compared, PaperCell]]:
+def _within(verdict: str) -> str:
+    return verdict.replace("differs by", "within re-measurement:", 1)
+
+
+def _rehearsed(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[Compared]:
     """The row next to that of its stand-in, with numbers in place of the published ones that give each verdict."""
     setting = paper_row.setting
     real = {(row.condition.place, row.condition.task): row.condition for row in rows}
@@ -313,32 +307,17 @@ def _rehearsed(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[tuple[Compa
         replace(row, condition=replace(row.condition, weights=Weights.UNVERIFIED, split=setting.split, n=setting.n))
         for row in rows
     ]
-    for place, (line, cell) in enumerate(_lines(paper_row, alike)):
-        number = number_of(line.own)
-        if number is None or cell.printed is None:
+    for place, line in enumerate(_lines(paper_row, alike)):
+        number, printed = number_of(line.own), line.cell.printed
+        if number is None or printed is None:
             continue
-        shown = float(cell.printed.write(number / cell.unit))
-        near = shown + (1 if cell.quantity.name in EXACT else 2e-3 * abs(shown))
-        printed = Printed(cell.printed.write((shown, near, 3 * abs(shown) + 10)[place % 3]))
-        outcome, verdict = judge(cell.quantity, printed, printed.text, cell.unit, line.own, "bfloat16")
+        shown = float(printed.write(number / line.cell.unit))
+        near = shown + (1 if line.cell.quantity in EXACT else 2e-3 * abs(shown))
+        cell = replace(line.cell, text=printed.write((shown, near, 3 * abs(shown) + 10)[place % 3]))
+        outcome, verdict = judge(cell, line.own, "bfloat16")
         condition = real[line.condition.place, line.condition.task]
-        made_up = {"setting": f"stand-in for {line.setting}", "paper": printed.text, "next_to": str(condition)}
-        judged = {"same_setting": True, "verdict": verdict, "outcome": outcome}
-        value = float(printed.text) * cell.unit
-        yield replace(line, condition=condition, paper_value=value, **made_up, **judged), cell  # type: ignore[arg-type]
-
-
-def own_text(cell: PaperCell, value: Value) -> str:
-    """The run's number in the unit and with the digits of the printed one."""
-    if isinstance(value, str):
-        return value
-    number = number_of(value)
-    if number is None or cell.printed is None:
-        return ""
-    interval = value.interval if isinstance(value, Estimate) else None
-    ends = () if interval is None else (interval.low, interval.high)
-    text, *range_ = (cell.printed.write(each / cell.unit) for each in (number, *ends))
-    return f"{text} [{', '.join(range_)}]" if range_ else text
+        about = (True, f"stand-in for {line.setting}", str(condition), line.caveat)
+        yield Compared(cell, condition, line.own, outcome, verdict, *about)
 
 
 def _claim_line(
@@ -352,7 +331,7 @@ def _claim_line(
     joined = [one[0] for _, one in found if one is not None]
     missing = [where for where, one in found if one is None]
     other = [(where, one[1]) for where, one in found if one is not None and one[1]]
-    value, printed = None, claim.number
+    value = None
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         outcome, verdict = not_comparable([f"no run has {missing[0]}{more}"])
@@ -361,33 +340,17 @@ def _claim_line(
         outcome, verdict = not_comparable([f"of {where} {', '.join(reasons)}{more}"])
     else:
         value = _verified(joined, claim.how, records) if claim.of_verification else claimed(joined, claim.how, claim.of)
-        about = (claim.quantity, printed, claim.printed, claim.unit, value, joined[0].condition.states)
-        outcome, verdict = judge(*about, relation=claim.relation)
+        outcome, verdict = judge(claim.cell, value, joined[0].condition.states)
         if value is None and claim.of_verification:
             verdict = NOT_CHECKED
-        made_of = {(claim.study, setting.title, key, name) for setting, key in claim.rows for name in claim.of}
-        if outcome is Verdict.DIFFERS and not claim.relation and made_of <= holding:
-            outcome, verdict = Verdict.WITHIN, verdict.replace("differs by", "within re-measurement:", 1)
-    title = claim.rows[0][0].title
-    return Compared(
-        joined[0].condition if joined else somewhere,
-        "",
-        table=claim.label,
-        study=claim.study,
-        measurement="",
-        setting=title if len(claim.rows) == 1 else f"{len(claim.rows)} rows, from {title}",
-        column=claim.says,
-        paper={"above": "> ", "below": "< "}.get(claim.relation, "") + claim.printed,
-        paper_value=float(printed.decimal) * claim.unit,
-        quantity=claim.quantity.name,
-        own=value,
-        own_text="" if value is None else printed.write(value / claim.unit),
-        same_setting=value is not None,
-        outcome=outcome,
-        verdict=verdict,
-        next_to=f"{len(joined)} of {len(claim.rows)} rows",
-        caveat=next(filter(None, (_unverified(row.condition) for row in joined)), ""),
-    )
+        made_of = {(claim.cell.study, setting.title, key, name) for setting, key in claim.rows for name in claim.of}
+        if outcome is Verdict.DIFFERS and not claim.cell.relation and made_of <= holding:
+            outcome, verdict = Verdict.WITHIN, _within(verdict)
+    title, condition = claim.cell.setting.title, joined[0].condition if joined else somewhere
+    where = title if len(claim.rows) == 1 else f"{len(claim.rows)} rows, from {title}"
+    caveat = next(filter(None, (_unverified(row.condition) for row in joined)), "")
+    about = (value is not None, where, f"{len(joined)} of {len(claim.rows)} rows", caveat)
+    return Compared(claim.cell, condition, value, outcome, verdict, *about)
 
 
 def _verified(rows: Sequence[Row], how: str, records: Records) -> float | None:
@@ -427,3 +390,56 @@ def claimed(rows: Sequence[Row], how: str, of: Sequence[str]) -> float | None:
     if how == "largest":
         return max(map(abs, first))
     return sum(first) if how == "sum" else min(first) if how == "lowest" else max(first)
+
+
+def paper_tables(comparison: Comparison) -> dict[str, TableResult]:
+    """Every table of the paper with exactly its rows: ours, and the published value under each cell."""
+    lines = {(c.cell.study, c.cell.setting, c.cell.key, c.cell.column): c for c in comparison.rows}
+    labels = dict.fromkeys(table.label for table in tables() if table.label.startswith("tab:"))
+    return {label: _paper_table([table for table in tables() if table.label == label], lines) for label in labels}
+
+
+def _paper_table(published: Sequence[PaperTable], lines: Mapping[Any, Compared]) -> TableResult:
+    names = list(dict.fromkeys(name for table in published for row in table.rows for name in row.cells))
+    heads, rows = _heads({table.study for table in published}), []
+    for study, row in [(table.study, row) for table in published for row in table.rows]:
+        about = (study, row.setting, row.key)
+        if not (ours := {name: lines[*about, name] for name in row.cells if (*about, name) in lines}):
+            continue
+        first = next(iter(ours.values()))
+        runs = ", ".join(dict.fromkeys(each.condition.run for each in ours.values()))
+        title = {"set": first.setting, "row": TABLES[study].keys.get(row.key, row.key), "run": runs}
+        here = {name: each.own_text or "—" for name, each in ours.items()}
+        there = {name: cell.text for name, cell in row.cells.items()} | {n: c.cell.text for n, c in ours.items()}
+        below = {"set": "", "row": "", "run": "published"} | there
+        empty = dict.fromkeys(names, "")
+        rows += [Row(first.condition, row.key, empty | values) for values in (title | here, below)]
+    leads = (words("Condition", "{set}"), words("Row", "{row}"), words("Run", "{run}"))
+    numbers = (Column(heads.get(name, name.replace("_", " ")), f"{{{name}}}") for name in names)
+    caption = "Of every row the runs' numbers, and the published ones under them."
+    one = published[0]
+    return TableResult(one.study, one.label, one.title, caption, tuple(rows), (Panel((*leads, *numbers)),))
+
+
+def _heads(studies: Iterable[str]) -> dict[str, str]:
+    """The heads of columns with one number."""
+    declared = (column for study in studies for panel in TABLES[study].panels for column in panel.columns)
+    return {
+        name: f"{column.group}\n{column.head}" if column.group else column.head
+        for column in declared
+        if len(column.parts) == 1 and (name := column.parts[0][1]) is not None and column.per == 1.0
+    }
+
+
+def figure_records(records: Records, name: str) -> Records:
+    """The records of the conditions that the paper's figure shows; all of them where no run is in their setting."""
+    chosen = []
+    for setting in figure_settings(name):
+        near = [
+            ((far, not updates.has("fp64_slope"), updates.condition.run), updates)
+            for updates in records.updates
+            if (far := distance(updates.condition, setting)) is not None
+            and updates.condition.transition == setting.transition
+        ]
+        chosen += [min(near, key=lambda entry: entry[0])[1]] if near else []
+    return records.only(chosen) if chosen else records

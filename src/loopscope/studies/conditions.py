@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loopscope.store.schema import update_name
-from loopscope.studies.paper.numbers import model_names, models, set_titles
+from loopscope.studies.paper import model_names, models, set_titles
 
 if TYPE_CHECKING:
     from loopscope.store import Manifest, StoredRun, TaskInfo

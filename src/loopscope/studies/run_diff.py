@@ -38,7 +38,7 @@ ROUNDING = 1e-12
 MOST_NAMED = 8
 OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _CONDITION = re.compile(
-    r"([a-z_]+)(?:\.(low|high))?\s*([<>]=?)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?:\s*,\s*|\s+|$)", re.ASCII
+    r"([a-z_]+)(?:\.(low|high))?\s*([<>]=?)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)", re.ASCII
 )
 
 
@@ -203,18 +203,16 @@ def _settings(first: StoredRun, second: StoredRun) -> list[str]:
 
 
 def parse_limits(given: Sequence[str]) -> list[Limit]:
-    """Conditions such as `share > 0.02` or `gain.high < 0`, separated by commas or blanks."""
-    found: list[Limit] = []
-    text, start = " ".join(given).strip(), 0
-    while given and (start < len(text) or not found):
-        match = _CONDITION.match(text, start)
+    """Conditions such as `share > 0.02` or `gain.high < 0`, separated by commas."""
+    found = []
+    for condition in (part.strip() for text in given for part in text.split(",")):
+        match = _CONDITION.fullmatch(condition)
         if match is None or match[1] not in NAMES or not math.isfinite(float(match[4])):
             raise LoopscopeError(
                 f"{setting('fail_if')}: expected NAME OP NUMBER, such as 'share > 0.02' or 'gain.high < 0', got"
-                f" {shown(text[start:])}; NAME is one of {', '.join(NAMES)}, OP one of {' '.join(OPERATORS)}"
+                f" {shown(condition)}; NAME is one of {', '.join(NAMES)}, OP one of {' '.join(OPERATORS)}"
             )
         found.append(Limit(match[1], match[2] or "", match[3], float(match[4])))
-        start = match.end()
     return found
 
 

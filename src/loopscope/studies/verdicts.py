@@ -15,17 +15,7 @@ from enum import StrEnum
 from loopscope.stats import Estimate
 from loopscope.studies.conditions import Condition, Weights, bare_name
 from loopscope.studies.declare import Value
-from loopscope.studies.paper.numbers import (
-    AT_MOST,
-    EXACT,
-    MEASURED,
-    PaperCell,
-    Printed,
-    Quantity,
-    Setting,
-    model_names,
-    templates,
-)
+from loopscope.studies.paper import AT_MOST, EXACT, MEASURED, PaperCell, Setting, model_names, templates
 
 MOST_NAMED = 4
 """Conditions that the line about what the paper lacks names; the others are counted."""
@@ -42,10 +32,6 @@ UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, 
 mean regret of the same 315 predictions is 1.826e-5 and, measured anew, 1.831e-5: 0.27% apart, and 2⁻⁸ is 0.39%."""
 SUMMED = 2.0**-48
 """What float64 sums of some hundred terms of a few nats owe to the order of adding: no error below it counts."""
-WORDS = {
-    **{"share": "percentage points", "part": "percentage points"},
-    **{"rank": "of a rank statistic", "ratio": "of a ratio", "steps": "of a step", "choice": "of a step"},
-}
 
 
 class Verdict(StrEnum):
@@ -161,39 +147,27 @@ def not_comparable(reasons: Iterable[str]) -> tuple[Verdict, str]:
     return Verdict.NOT_COMPARABLE, f"not comparable because {', '.join(reasons)}"
 
 
-def judge(
-    quantity: Quantity, printed: Printed | None, text: str, unit: float, value: Value, states: str, relation: str = ""
-) -> tuple[Verdict, str]:
-    """The verdict on a run's number in the paper's setting.
-
-    Args:
-        quantity: what the published number is.
-        printed: that number; None where it is text.
-        text: as printed.
-        unit: of the printed number.
-        value: the run's.
-        states: dtype of the run's states.
-        relation: `above` or `below` where the published number is a bound.
-    """
-    if printed is None:
-        here, paper = value or "none", text.replace("->", "→").replace("---", "none")
+def judge(cell: PaperCell, value: Value, states: str) -> tuple[Verdict, str]:
+    """The verdict on a run's number in the paper's setting; `states` is the dtype of the run's states."""
+    if cell.printed is None or cell.value is None:
+        here, paper = value or "none", cell.text.replace("->", "→").replace("---", "none")
         same = here == paper
         return (
-            (Verdict.REPRODUCES, "reproduces") if same else (Verdict.DIFFERS, f"differs by its {quantity.name}: {here}")
+            (Verdict.REPRODUCES, "reproduces") if same else (Verdict.DIFFERS, f"differs by its {cell.quantity}: {here}")
         )
     number = number_of(value)
     if number is None:
         return not_comparable(["nothing in this run defines such a number"])
-    target = float(printed.decimal) * unit
-    if relation:
-        holds = number > target if relation == "above" else number < target
-        said = f"is not {relation} {printed.text}: {printed.write(number / unit)}"
+    difference = number - cell.value
+    if cell.relation:
+        holds = difference > 0 if cell.relation == "above" else difference < 0
+        said = f"is not {cell.relation} {cell.printed.text}: {cell.printed.write(number / cell.unit)}"
         return (Verdict.REPRODUCES, "reproduces") if holds else (Verdict.DIFFERS, f"differs: {said}")
-    if reproduces(quantity, printed, unit, number, states):
+    if reproduces(cell, number):
         return Verdict.REPRODUCES, "reproduces"
-    relative = f" ({(number - target) / abs(target):+.1%})" if target else ""
-    by = difference_text(quantity, number - target) + relative
-    if _near(quantity, target, number, states):
+    relative = f" ({difference / abs(cell.value):+.1%})" if cell.value else ""
+    by = f"{difference / cell.unit:+.3g}{relative}"
+    if _near(cell.quantity, cell.value, number, states):
         return Verdict.WITHIN, f"within re-measurement: {by}"
     return Verdict.DIFFERS, f"differs by {by}"
 
@@ -204,42 +178,26 @@ def number_of(value: Value) -> float | None:
     return None if number is None or isinstance(number, str) else float(number)
 
 
-def reproduces(quantity: Quantity, printed: Printed, unit: float, value: float, states: str) -> bool:
-    """Whether a run's value is the printed number.
-
-    >>> reproduces(Quantity("questions"), Printed("431"), 1.0, 429, "bfloat16")
-    False
-    """
-    target = float(printed.decimal) * unit
-    if quantity.name in EXACT:
+def reproduces(cell: PaperCell, value: float) -> bool:
+    """Whether a run's value is the printed number."""
+    target = cell.value or 0.0
+    if cell.quantity in EXACT:
         return abs(value - target) <= 1e-12 * max(abs(target), 1.0)
-    return printed.agrees(value / unit) or (quantity.is_error and abs(value) <= max(abs(target), SUMMED))
+    no_larger = cell.quantity.endswith(AT_MOST) and abs(value) <= max(abs(target), SUMMED)
+    return no_larger or (cell.printed is not None and cell.printed.agrees(value / cell.unit))
 
 
-def _near(quantity: Quantity, target: float, number: float, states: str) -> bool:
+def _near(quantity: str, target: float, number: float, states: str) -> bool:
     """Whether the paper's own re-measurements are as far apart: 429/431 and 682/683 of many, 102/107 of few."""
-    if quantity.name in MEASURED:
+    if quantity in MEASURED:
         return abs(number - target) <= UNIT_ROUNDOFF.get(states, 0.0) * abs(target)
-    return quantity.name in COUNTED_TWICE and abs(number - target) <= (2 if target > 107 else max(1, 5 * target // 107))
+    return quantity in COUNTED_TWICE and abs(number - target) <= (2 if target > 107 else max(1, 5 * target // 107))
 
 
 def overlaps(value: Value, cell: PaperCell) -> bool:
     """Whether the run's interval and the published one (or whatever rounds to the published number) meet."""
     interval = value.interval if isinstance(value, Estimate) else None
-    if interval is None or cell.value is None:
+    if interval is None or cell.range is None:
         return False
-    low, high = cell.range or (cell.value - cell.half_unit, cell.value + cell.half_unit)
+    low, high = cell.range
     return interval.low <= high and low <= interval.high
-
-
-def difference_text(quantity: Quantity, difference: float) -> str:
-    """A difference with its unit.
-
-    >>> difference_text(Quantity("questions"), -2.0), difference_text(Quantity("share"), 0.0123)
-    ('-2 questions', '+1.23 percentage points')
-    """
-    name = quantity.name.removesuffix(AT_MOST)
-    if name in EXACT and name != "choice":
-        return f"{difference:+.0f} {name}"
-    percent = 100.0 if name in ("share", "part") else 1.0
-    return f"{percent * difference:+.3g} {WORDS.get(name, name)}"

@@ -11,7 +11,7 @@ import numpy as np
 
 from loopscope.store import StoredRun
 from loopscope.store.manifest import BatchInfo
-from loopscope.studies.paper.numbers import models, tables
+from loopscope.studies.paper import models, tables
 
 OURO_1, OURO_2, HUGINN = "Ouro-1.4B", "Ouro-2.6B", "Huginn"
 TINY = 1e-5

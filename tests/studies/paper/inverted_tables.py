@@ -24,7 +24,7 @@ from inverted_kinds import (
 )
 
 from loopscope.store import StoredRun
-from loopscope.studies.paper.numbers import models, tables
+from loopscope.studies.paper import models, tables
 
 
 class Maker(RunMaker):

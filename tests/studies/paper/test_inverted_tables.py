@@ -17,7 +17,7 @@ from loopscope.reproduction import reproduce
 from loopscope.reproduction.paper_runs import paper_runs
 from loopscope.run import Run
 from loopscope.stats import Bootstrap
-from loopscope.studies.paper.numbers import Quantity, cells, claims
+from loopscope.studies.paper import EXACT, cells, claims
 
 FEW = Bootstrap(resamples=25)  # intervals decide nothing but where a decline is sure, and there the questions agree
 PLAN = {run.name: run for run in paper_runs()}
@@ -54,8 +54,12 @@ def lines(written):
     return pl.DataFrame(json.loads((written / "compare.json").read_text())["rows"], infer_schema_length=None)
 
 
+COUNTED = [*EXACT, "share"]
+
+
 def counted(frame):
-    return frame.filter(pl.col("quantity").map_elements(lambda name: Quantity(name).counted, pl.Boolean))
+    """What follows from counts alone."""
+    return frame.filter(pl.col("quantity").is_in(COUNTED))
 
 
 PLACE = ("table", "study", "setting", "key", "column")
@@ -84,7 +88,9 @@ def test_every_other_count_and_share_holds(lines):
 
 
 def test_every_counted_claim_holds(lines):
-    stated = {claim.says for claim in claims().values() if claim.quantity.counted and not claim.of_verification}
+    stated = {
+        claim.cell.column for claim in claims().values() if claim.cell.quantity in COUNTED and not claim.of_verification
+    }
     found = counted(lines).filter(pl.col("measurement") == "", pl.col("column").is_in(list(stated)))
     assert set(found["column"]) == stated
     assert set(found["outcome"]) <= {"reproduces", "within re-measurement"}
@@ -117,7 +123,7 @@ def test_the_order_of_runs_changes_no_verdict(written):
     for order in itertools.permutations(names):
         work, runs = reproduction(written, order)
         rows = work.compare(runs, work.tables(runs)).rows
-        found.add(tuple((row.table, row.setting, row.key, row.column, row.condition.run, row.verdict) for row in rows))
+        found.add(tuple((row.cell, row.condition.run, row.verdict) for row in rows))
     assert len(found) == 1
 
 
@@ -132,17 +138,17 @@ def test_one_changed_question_is_found_in_every_cell_that_counts_it_and_in_no_ot
     for folder in (tmp_path / "same", tmp_path / "changed"):
         Maker(synthetic, folder / "runs").run("Ouro-1.4B", [task], name="ouro-1.4b-matrix", level="quick")
         work, runs = reproduction(folder, ["ouro-1.4b-matrix"], STUDIES)
-        rows = (row for row in work.compare(runs, work.tables(runs)).rows if row.study in STUDIES)
-        found.append({(row.study, row.column): row.verdict for row in rows if Quantity(row.quantity).counted})
+        rows = (row for row in work.compare(runs, work.tables(runs)).rows if row.cell.study in STUDIES)
+        found.append({(row.cell.study, row.cell.column): row.verdict for row in rows if row.cell.quantity in COUNTED})
         changed = int(np.flatnonzero((made.A == 0.05) & (made.value(1.0) < 0) & (made.A + made.Q < 0))[0])
         made.A[changed], made.Q[changed] = -made.A[changed], made.Q[changed] + 2 * made.A[changed]
     same, other = found
     assert {place: verdict for place, verdict in other.items() if verdict != same[place]} == {
-        ("mechanism", "finite_step"): "within re-measurement: -1 questions (-0.6%)",
-        ("mechanism", "share"): "within re-measurement: -0.279 percentage points (-0.6%)",
-        ("mechanism", "sign_slope"): "within re-measurement: +0.2 percentage points (+0.3%)",
-        ("failure-shares", "share"): "within re-measurement: -0.279 percentage points (-0.6%)",
-        ("failure-shares", "beyond_margin"): "within re-measurement: +1 questions (+0.6%)",
+        ("mechanism", "finite_step"): "within re-measurement: -1 (-0.6%)",
+        ("mechanism", "share"): "within re-measurement: -0.279 (-0.6%)",
+        ("mechanism", "sign_slope"): "within re-measurement: +0.2 (+0.3%)",
+        ("failure-shares", "share"): "within re-measurement: -0.279 (-0.6%)",
+        ("failure-shares", "beyond_margin"): "within re-measurement: +1 (+0.6%)",
     }
 
 

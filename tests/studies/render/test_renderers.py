@@ -6,8 +6,7 @@ import pytest
 
 from loopscope.stats import Estimate, Interval
 from loopscope.studies.render import latex_cell, latex_text, number
-from loopscope.studies.tables.interventions import contraction
-from loopscope.studies.tables.mechanism import mechanism
+from loopscope.studies.topics.mechanism import mechanism
 
 ESTIMATE = Estimate(0.4918, 364, Interval(0.4429, 0.541))
 
@@ -88,18 +87,12 @@ def test_a_first_cell_is_no_argument_of_the_line_break_before_it(records, synthe
 
 def test_long_tables_continue_and_wide_ones_are_turned(lively, quick):
     from loopscope.studies.records import Records
-    from loopscope.studies.tables.scales import scale_prediction
+    from loopscope.studies.topics.scales import scale_prediction
 
     latex = scale_prediction.table(Records([lively]), quick).to_latex()
     assert latex.count(r"\begin{sidewaystable}") == latex.count(r"\end{sidewaystable}") > 1
     assert latex.count(r"\label{") == 1
     assert latex.count("(continued)") == latex.count(r"\begin{sidewaystable}") - 1
-
-
-def test_text_columns_line_up(hostile):
-    lines = contraction.table(hostile).to_text().splitlines()
-    rule = next(line for line in lines if line.startswith("─"))
-    assert all(len(line) <= len(rule) for line in lines[1:] if not line.startswith("note"))
 
 
 def test_notebooks_get_the_printed_cells(hand_like):

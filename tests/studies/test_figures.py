@@ -2,9 +2,7 @@
 
 import itertools
 import json
-from types import SimpleNamespace
 
-import matplotlib
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -12,21 +10,18 @@ from matplotlib.text import Text
 
 from loopscope.errors import LoopscopeError
 from loopscope.path import Outcome
-from loopscope.stats import Bootstrap, Estimate, Interval
+from loopscope.stats import Bootstrap
 from loopscope.store import sha256_bytes
 from loopscope.studies import FIGURES, figure
-from loopscope.studies.figures.depths import Curve, first_shown
-from loopscope.studies.figures.examples import lower_median_failure
-from loopscope.studies.figures.style import (
+from loopscope.studies.figures import (
     GREEN,
     OUTCOMES,
     SERIES_COLOURS,
     SMALLEST_TYPE,
     WIDTH,
-    symlog_threshold,
-    symlog_ticks,
 )
 from loopscope.studies.records import Records
+from loopscope.studies.topics.single_paths import lower_median_failure
 
 QUICK = Bootstrap(resamples=40)
 ROUNDING = 4
@@ -67,11 +62,6 @@ def test_mistakes_in_a_file_name_are_one_line(drawn, tmp_path):
         drawn["concept"].save(tmp_path / "file" / "figure.pdf")
 
 
-def test_notebooks_get_a_picture_drawn_twice_as_fine(drawn):
-    picture, size = drawn["concept"]._repr_png_()
-    assert int.from_bytes(picture[16:20], "big") == pytest.approx(2 * size["width"], abs=2)
-
-
 def test_one_question_can_be_drawn(records, synthetic):
     made = records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])}))
     # Policies are fitted on some questions and tested on others.
@@ -91,13 +81,6 @@ def test_a_figure_without_data_says_why(records, synthetic, level, reason):
         result = FIGURES[name].figure(made, QUICK)
         assert result.shown == {}
         assert reason in result.caption
-
-
-def test_only_outcomes_that_are_drawn_are_explained(records, synthetic):
-    made = records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.5], [-1.0, 0.1])}))
-    caption = FIGURES["direction-progress"].figure(made, QUICK).caption
-    said = {word for word in ("Vermillion", "Grey", "Blue", "crosses") if word in caption}
-    assert said == {"Vermillion", "Grey"}
 
 
 HOSTILE = [
@@ -121,17 +104,6 @@ def test_names_are_drawn_as_they_stand(synthetic, tmp_path):
     made = Records(runs)
     for name in ("direction-progress", "contraction", "depth-curves", "scale-prediction"):
         FIGURES[name].figure(made, QUICK).save(tmp_path / f"{name}.svg")
-
-
-def test_a_name_with_dollars_reads_as_written(records, synthetic, tmp_path):
-    """Text of an SVG without outlines is what a reader sees."""
-    task = synthetic.Task("cost $5$ or \\$6", {4: synthetic.Paths.of([0.5], [-1.0])})
-    figure = FIGURES["contraction"].figure(records(task, model={"name": "m$x_1$", "toy": False}), QUICK).figure
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        figure.savefig(tmp_path / "figure.svg")
-    written = (tmp_path / "figure.svg").read_text()
-    assert "cost $5$ or \\$6 test 4→5" in written
-    assert "(a) m$x_1$" in written
 
 
 def test_the_picture_of_an_unfinished_run_says_so(unfinished_run):
@@ -250,51 +222,9 @@ def test_a_first_depth_that_would_flatten_the_others_is_named_instead(records, s
     assert "leaves out lower means" in result.caption
 
 
-def test_a_model_that_goes_deeper_does_not_push_the_others_out():
-    """Beyond depth 8 there is one model alone, whose utilities are all alike."""
-
-    def curve(depths, means, reach):
-        estimates = [Estimate(mean, 9, Interval(mean - reach, mean + reach)) for mean in means]
-        return Curve(SimpleNamespace(depths=depths), estimates, [])
-
-    deep = curve((2, 4, 8, 16, 32, 64), [-7.06] * 6, 1e-4)
-    assert first_shown([curve((1, 2, 4, 8), [-7.4, -7.3, -7.6, -7.5], 0.1), deep]) is None
-    assert first_shown([curve((1, 2, 4, 8), [-30.0, -7.3, -7.6, -7.5], 0.1), deep]) == 2
-
-
-def test_the_best_depth_stays_in_a_panel():
-    means = [-5.21, -1.80, -0.63, -0.07, -0.71, -1.80, -2.52, -3.50]
-    estimates = [Estimate(mean, 9, Interval(mean - 0.1, mean + 0.1)) for mean in means]
-    assert first_shown([Curve(SimpleNamespace(depths=tuple(range(1, 9))), estimates, [])]) in (None, 2, 3, 4)
-
-
 def test_the_mark_of_a_decline_lies_on_its_point(records, synthetic):
     utility = np.array([-2.0, -1.0, -1.5, -1.8]) + np.random.default_rng(1).normal(0, 0.01, (30, 4))
     task = synthetic.Task("sums", {3: synthetic.Paths.of(np.full(30, 0.5), -np.ones(30))}, utility=utility)
     (axes,) = figure("depth-curves", records(task, depths=(1, 2, 3, 4)), QUICK).figure.axes
     (mark,) = [line for line in axes.lines if line.get_marker() == "v"]
     assert mark.get_xydata()[0] == pytest.approx([3, utility[:, 2].mean()])
-
-
-def test_settings_that_the_process_changed_win(lively):
-    labels = [figure("concept", lively, QUICK).figure.axes[0].xaxis.label]
-    with matplotlib.rc_context({"axes.labelsize": 10}):
-        labels.append(figure("concept", lively, QUICK).figure.axes[0].xaxis.label)
-    assert [label.get_fontsize() for label in labels] == [8, 10]
-
-
-def test_captions_hold_numbers_of_the_data(lively, drawn):
-    updates = Records([lively]).updates
-    failures = sum(int(each.finite_step.sum()) for each in updates)
-    recovered = sum(int((each.finite_step & (each.quarter_gain > 0)).sum()) for each in updates)
-    shown = drawn["concept"].shown["example"]
-    assert f"{lively.records.height:,} points" in drawn["direction-progress"].caption
-    assert f"{recovered} of {failures} in all" in drawn["contraction"].caption
-    assert f"question {shown['example_id']}" in drawn["concept"].caption
-
-
-def test_symlog_axes_follow_small_data_with_few_symmetric_ticks():
-    assert symlog_threshold(np.array([0.1, -0.2])) == symlog_threshold(np.zeros(3)) == 1e-4
-    assert symlog_threshold(np.array([3e-6, -5e-6, 0.0])) == 1e-6
-    assert symlog_ticks(1e-4, 2.0, most=2) == pytest.approx([-1.0, -1e-3, 0.0, 1e-3, 1.0])
-    assert symlog_ticks(1e-4, 5e-5) == [-1e-4, 0.0, 1e-4]

@@ -6,17 +6,25 @@ rounded before it is read out, and gains are relative to the common current stat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from loopscope.errors import setting
 from loopscope.path import EFFECT_MARGIN, GRID, scales_up_to
-from loopscope.stats import Mean, Statistic
+from loopscope.stats import Bootstrap, Mean, Statistic
 from loopscope.store import Level
 from loopscope.store.schema import ends_of
-from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Values, table, words
+from loopscope.studies import figures
+from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Row, Values, table, words
 from loopscope.studies.populations import OPTION_TASKS, groups_of, updates_with, with_table
 from loopscope.studies.records import DepthSweep, Floats, Updates, matrix
-from loopscope.studies.tables.fp64 import bound_selected_values, kept_notes
+from loopscope.studies.topics.fp64 import bound_selected_values, kept_notes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 BF16_GAINS = {"quarter": "bf16_quarter_gain", "quadratic": "bf16_quadratic_gain"}
 
@@ -251,3 +259,72 @@ def longer_steps(updates: Updates) -> Values:
             "quadratic_over_full": Mean(quadratic - full),
         }
     return rows
+
+
+@figures.figure(
+    "contraction",
+    "Quarter-step recovery",
+    paper="fig:contraction",
+    summary="quarter-step recovery with intervals",
+    over=contraction.over,
+)
+def contraction_figure(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figures.Picture | str:
+    """One line per condition, those of CommonsenseQA in purple; a condition without failures says so."""
+    rows = [row for updates in groups for row in contraction.rows(updates, bootstrap)]
+    if not any(row["failures"] for row in rows):
+        return "no finite-step failure in these runs"
+    ids = {
+        str(updates.condition): [updates.ids[index] for index in np.flatnonzero(updates.finite_step)]
+        for updates in groups
+    }
+    caption = (
+        "Each update uses one quarter of its proposed displacement along the same direction. (a) Share of finite-step "
+        "failures whose utility gain is then positive, with recovered/total counts: "
+        f"{sum(row['recovered'] for row in rows)} of {sum(row['failures'] for row in rows)} in all. (b) Mean gain over "
+        "the same failures, unrecovered ones included, in nats on a symmetric-log axis. "
+        f"Lines are {100 * bootstrap.level:g}% intervals over the failures."
+        + (" Purple rows are CommonsenseQA." if any(map(_is_purple, rows)) else "")
+    )
+    shown = {"rows": contraction.finish(rows).to_polars().to_dicts(), "failures": ids}
+    return figures.Picture(0.75 + 0.2 * len(rows), lambda figure: _recovery(figure, rows), caption, shown)
+
+
+def _is_purple(row: Row) -> bool:
+    return row.condition.task == "commonsense_qa"
+
+
+def _recovery(figure: Figure, rows: Sequence[Row]) -> None:
+    conditions = [row.condition for row in rows]
+    left, right = figure.subplots(1, 2, sharey=True)
+    for place, row in enumerate(rows):
+        if not row["failures"]:
+            left.text(0, place, "no failure", va="center", color=figures.GREY, fontsize=6.5, style="italic")
+            continue
+        colour = figures.PURPLE if _is_purple(row) else figures.VERMILLION
+        for axes, name, factor in ((left, "recovery", 100.0), (right, "mean_gain", 1.0)):
+            reach = np.multiply(figures.ends(row[name]), factor)
+            axes.plot(reach, [place, place], color=colour, linewidth=1.0, solid_capstyle="butt")
+            axes.plot(row[name].value * factor, place, "o", color=colour, markersize=4)
+        counts = f"{row['recovered']}/{row['failures']}"
+        beside = left.get_yaxis_transform()
+        left.annotate(counts, (1.0, place), (2, 0), xycoords=beside, textcoords="offset points", va="center",
+                      fontsize=6.5, annotation_clip=False)  # fmt: skip
+    left.set_yticks(range(len(rows)), figures.names_of(conditions))
+    left.set_ylim(len(rows) - 0.4, -0.6)
+    left.set_xlim(-4, 104)
+    left.set_xlabel("Recovered (%)")
+    figures.panel_letter(left, "a", figures.shared_model(conditions))
+    known = [row["mean_gain"] for row in rows if row["mean_gain"].value is not None]
+    threshold = figures.symlog_threshold(np.array([estimate.value for estimate in known]))
+    reach = np.array([(estimate.value, *figures.ends(estimate)) for estimate in known])
+    limit = max(float(np.abs(reach).max()), threshold) * 1.5
+    figures.symlog(right, "x", threshold, limit)
+    right.axvline(0, color=figures.BLACK, linewidth=0.5)
+    # Recovery is about positive gains: give the negative side only the space that it needs.
+    right.set_xlim(min(float(reach.min()) * 1.5, -0.5 * threshold), limit)
+    right.set_xlabel("Mean utility gain")
+    figures.panel_letter(right, "b")
+    for axes in (left, right):
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", color=figures.GREY, alpha=0.25, linewidth=0.4)
+        axes.set_axisbelow(True)

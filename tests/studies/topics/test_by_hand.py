@@ -11,8 +11,8 @@ from sklearn.metrics import roc_auc_score
 
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.studies import TABLES
-from loopscope.studies.tables.checks import agrees
-from loopscope.studies.tables.mechanism import SIGNALS
+from loopscope.studies.topics.checks import agrees
+from loopscope.studies.topics.mechanism import SIGNALS
 
 EXACT = 1e-12
 # Question 7: φ = 0.75α − α² − 0.125α³, its best grid scale 0.35, its optimum where φ' = 0.

@@ -17,12 +17,12 @@ import numpy as np
 from loopscope.path import quadratic_value
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import Level
+from loopscope.studies import figures
 from loopscope.studies.conditions import Weights, printable
 from loopscope.studies.declare import Values, estimated
-from loopscope.studies.figures import style
-from loopscope.studies.populations import select
-from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
-from loopscope.studies.tables.scales import FIXED, scale_statistics
+from loopscope.studies.populations import updates_with
+from loopscope.studies.records import GRID_SCALES, Floats, Updates
+from loopscope.studies.topics.scales import FIXED, scale_statistics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,19 +105,18 @@ def clearest_failure(updates: Updates) -> Example | None:
     return Example(updates, int(np.argmax(clarity)), CLEAREST) if clarity.max(initial=0.0) > 0 else None
 
 
-@style.figure(
+@figures.figure(
     "concept",
     "A shorter step can recover progress",
     paper="fig:intro-concept",
     summary="one finite-step failure and its shorter step",
-    needs="grid",
+    over=updates_with("grid_gain", level=Level.GRID),
 )
-def concept(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
+def concept(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figures.Picture | str:
     """The clearest finite-step failure of all conditions."""
-    chosen = select(records, "grid_gain", level=Level.GRID)
-    found = [example for updates in chosen.kept if (example := clearest_failure(updates)) is not None]
+    found = [example for updates in groups if (example := clearest_failure(updates)) is not None]
     if not found:
-        return chosen.notes[-1] if not chosen.kept else "no finite-step failure that a grid scale turns into a gain"
+        return "no finite-step failure that a grid scale turns into a gain"
     example = max(found, key=lambda each: each.updates.clarity.max())
     condition, failures = example.updates.condition, int(example.updates.finite_step.sum())
     stored = f"at its {len(example.path[0])} stored FP64 nodes" if example.stored else "on the 21-point grid"
@@ -128,7 +127,7 @@ def concept(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
         f"gains {example.at(example.optimum):.3g}. The path was chosen to be seen, not to be typical: {example.rule}."
     )
     shown = {"example": example.described()}
-    return style.Picture(2.4, lambda figure: _concept(figure, example), caption, shown, chosen.notes)
+    return figures.Picture(2.4, lambda figure: _concept(figure, example), caption, shown)
 
 
 def _concept(figure: Figure, example: Example) -> None:
@@ -137,15 +136,15 @@ def _concept(figure: Figure, example: Example) -> None:
     # Dense points make the shaded edge meet the zero line; between stored points the path is drawn straight.
     dense = np.union1d(scale, np.linspace(0, 1, 401))
     values = np.interp(dense, scale, gain)
-    axes.axhline(0, color=style.BLACK, linewidth=0.6)
-    for inside, colour in ((values >= 0, style.GREEN), (values <= 0, style.VERMILLION)):
+    axes.axhline(0, color=figures.BLACK, linewidth=0.6)
+    for inside, colour in ((values >= 0, figures.GREEN), (values <= 0, figures.VERMILLION)):
         axes.fill_between(dense, 0, values, where=inside, color=colour, alpha=0.15, linewidth=0)
-    axes.plot(scale, gain, color=style.BLACK)
+    axes.plot(scale, gain, color=figures.BLACK)
     height = float(np.ptp(gain))
     for place, colour, name, offset, side in (
-        (0.0, style.BLACK, "current", -0.10, "left"),
-        (example.optimum, style.GREEN, "shorter step", 0.08, "center"),
-        (1.0, style.VERMILLION, "proposed", -0.10, "right"),
+        (0.0, figures.BLACK, "current", -0.10, "left"),
+        (example.optimum, figures.GREEN, "shorter step", 0.08, "center"),
+        (1.0, figures.VERMILLION, "proposed", -0.10, "right"),
     ):
         axes.plot(place, example.at(place), "o", color=colour, markersize=4.5, zorder=5, clip_on=False)
         vertical = "top" if offset < 0 else "bottom"
@@ -191,19 +190,18 @@ class Shown:
         return {**fixed, "quad.": self.values["quadratic_regret"]}
 
 
-@style.figure(
+@figures.figure(
     "scale-prediction",
     "Scale prediction",
     paper="fig:scale-prediction",
     summary="example paths, predicted scales, regrets",
-    needs="grid",
+    over=updates_with("grid_gain", "quadratic_scale", level=Level.GRID),
 )
-def scale_prediction(records: Records, bootstrap: Bootstrap) -> style.Picture | str:
+def scale_prediction(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figures.Picture | str:
     """The condition with the clearest failure, and the next one of another model, else task; see `paper_figures`."""
-    chosen = select(records, "grid_gain", "quadratic_scale", level=Level.GRID)
-    candidates = [updates for updates in chosen.kept if (updates.primary & updates.finite_step).any()]
+    candidates = [updates for updates in groups if (updates.primary & updates.finite_step).any()]
     if not candidates:
-        return chosen.notes[-1] if not chosen.kept else "no finite-step failure with Q<0 in these runs"
+        return "no finite-step failure with Q<0 in these runs"
     shown = []
     for updates in _two(candidates):
         published = updates.condition.weights is Weights.PUBLISHED
@@ -216,14 +214,14 @@ def scale_prediction(records: Records, bootstrap: Bootstrap) -> style.Picture | 
             "condition": str(one.updates.condition),
             "example": one.example.described(),
             "primary_ids": one.updates.where(one.updates.primary).ids,
-            "regret": {name: {"mean": each.value, "interval": style.ends(each)} for name, each in one.regrets.items()},
+            "regret": {
+                name: {"mean": each.value, "interval": figures.ends(each)} for name, each in one.regrets.items()
+            },
         }
         for one in shown
     ]
     caption = _prediction_caption(shown, bootstrap.level)
-    return style.Picture(
-        3.4, lambda figure: _prediction(figure, shown), caption, {"conditions": described}, chosen.notes
-    )
+    return figures.Picture(3.4, lambda figure: _prediction(figure, shown), caption, {"conditions": described})
 
 
 def _prediction_caption(shown: list[Shown], level: float) -> str:
@@ -260,16 +258,16 @@ def _prediction(figure: Figure, shown: list[Shown]) -> None:
     columns = len(shown)
     grid = figure.add_gridspec(2, columns + 1, width_ratios=[1.0] * columns + [1.25 if columns > 1 else 1.0])
     for place, one in enumerate(shown):
-        condition, colour = one.updates.condition, style.series(place)["color"]
+        condition, colour = one.updates.condition, figures.series(place)["color"]
         above, below = (figure.add_subplot(grid[row, place]) for row in (0, 1))
         _example(above, one.example, colour, legend=place == 0)
         _scatter(below, one, colour)
-        style.panel_letter(above, "abcd"[place], style.literal(condition.model_title, LONGEST_HEAD))
-        name = f"{style.literal(condition.set_title, LONGEST_HEAD - 4)} {condition.update}"
-        style.panel_letter(below, "abcd"[columns + place], name)
+        figures.panel_letter(above, "abcd"[place], figures.literal(condition.model_title, LONGEST_HEAD))
+        name = f"{figures.literal(condition.set_title, LONGEST_HEAD - 4)} {condition.update}"
+        figures.panel_letter(below, "abcd"[columns + place], name)
     axes = figure.add_subplot(grid[:, columns])
     _regrets(axes, shown)
-    style.panel_letter(axes, "abcde"[2 * columns], "Grid regret")
+    figures.panel_letter(axes, "abcde"[2 * columns], "Grid regret")
 
 
 def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None:
@@ -279,12 +277,17 @@ def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None
     power = 0 if largest == 0 or 0.1 <= largest < 1000 else int(np.floor(np.log10(largest)))
     unit = 10.0**power
     quadratic = quadratic_value(dense, example.number("slope"), example.number("quadratic"))
-    axes.axhline(0, color=style.BLACK, linewidth=0.5)
+    axes.axhline(0, color=figures.BLACK, linewidth=0.5)
     axes.plot(scale, gain / unit, color=colour, label=r"path $\phi$")
-    axes.plot(dense, quadratic / unit, color=style.BLACK, linestyle=(0, (3, 2)), linewidth=0.9, label="quadratic $q$")
+    axes.plot(dense, quadratic / unit, color=figures.BLACK, linestyle=(0, (3, 2)), linewidth=0.9, label="quadratic $q$")
     best, predicted = example.optimum, example.number("quadratic_scale")
     axes.plot(best, example.at(best) / unit, "o", color=colour, markersize=5, label=r"$\alpha^\star$")
-    look: Any = {"markerfacecolor": "white", "markeredgecolor": style.BLACK, "markersize": 2.8, "markeredgewidth": 0.7}
+    look: Any = {
+        "markerfacecolor": "white",
+        "markeredgecolor": figures.BLACK,
+        "markersize": 2.8,
+        "markeredgewidth": 0.7,
+    }
     axes.plot(predicted, example.at(predicted) / unit, "D", label=r"$\hat\alpha$", **look)
     # The path must stay readable where the quadratic runs far away from it.
     low, high = float(gain.min()) / unit, float(gain.max()) / unit
@@ -299,7 +302,7 @@ def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None
 
 def _scatter(axes: Axes, one: Shown, colour: str) -> None:
     predicted, low, high = one.predictions
-    axes.plot([0, 1], [0, 1], color=style.GREY, linewidth=0.6, zorder=1)
+    axes.plot([0, 1], [0, 1], color=figures.GREY, linewidth=0.6, zorder=1)
     axes.vlines(predicted, low, high, color=colour, linewidth=0.6, alpha=0.6)
     coordinates = np.round(np.stack([predicted, 0.5 * (low + high)]), SAME)
     points, counts = np.unique(coordinates, axis=1, return_counts=True)
@@ -323,14 +326,14 @@ def _regrets(axes: Axes, shown: list[Shown]) -> None:
     places = [*range(len(FIXED)), len(FIXED) + 0.4]
     axes.set_yscale("log")
     for index, (one, name) in enumerate(zip(shown, _series_names(shown), strict=True)):
-        look = style.series(index) | {"markersize": 3.5}
+        look = figures.series(index) | {"markersize": 3.5}
         offset = 0.16 * (index - (len(shown) - 1) / 2)
         drawn = [(place + offset, each) for place, each in zip(places, one.regrets.values(), strict=True) if each.value]
         fixed = [(place, each.value) for place, each in drawn if place < len(FIXED) - 0.5]
         axes.plot(*np.array(fixed, dtype=float).reshape(-1, 2).T, color=look["color"], linewidth=0.7, alpha=0.6)
-        style.bars(axes, [place for place, _ in drawn], [each for _, each in drawn], look | {"linestyle": "none"})
-        axes.plot([], [], linewidth=0.7, label=style.literal(name), **look)
-    axes.axvline(len(FIXED) - 0.3, color=style.GREY, linewidth=0.5, linestyle=(0, (1, 2)))
+        figures.bars(axes, [place for place, _ in drawn], [each for _, each in drawn], look | {"linestyle": "none"})
+        axes.plot([], [], linewidth=0.7, label=figures.literal(name), **look)
+    axes.axvline(len(FIXED) - 0.3, color=figures.GREY, linewidth=0.5, linestyle=(0, (1, 2)))
     axes.set_xticks(places, list(shown[0].regrets))
     axes.set_xlim(-0.5, places[-1] + 0.5)
     axes.set_xlabel("Fixed scale")

@@ -1,4 +1,4 @@
-"""Several runs next to each other: models compared, the steps of a training, how far updates are from a fixed point.
+"""The steps of a training next to each other: outcomes, what makes the gain, and the best depth.
 
 Runs of a training name their step in their manifest (`loopscope.training_steps`); runs that lie in one folder and
 share architecture and evaluation set are one training. Their intervals resample questions. The log of a monitor
@@ -9,24 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
 from loopscope.errors import setting
 from loopscope.monitor_log import MonitorLog
 from loopscope.path import Outcome
 from loopscope.stats import Best, Bootstrap, Estimate, Interval, Mean, Ratio
-from loopscope.store import Level
-from loopscope.studies.conditions import Condition, Weights, at, printable, title
-from loopscope.studies.declare import IDENTITY, MODEL, TASK, UPDATE, Column, Panel, Row, Values, table, words
-from loopscope.studies.populations import Population, Selection, notes_on, select, updates_with
-from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
+from loopscope.studies import figures
+from loopscope.studies.conditions import Condition, Weights, printable
+from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, TableResult, Values, table, words
+from loopscope.studies.populations import Population, Selection, notes_on
+from loopscope.studies.records import Records, Updates
 from loopscope.training_steps import training_step
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 OUTCOMES = {
     **{"finite_step": Outcome.FINITE_STEP_FAILURE, "directional": Outcome.DIRECTIONAL_FAILURE},
@@ -212,98 +214,108 @@ def training(one: Step, bootstrap: Bootstrap) -> Sequence[Row]:
     return [Row(one.condition, f"step {one.step}", about | found)]
 
 
-DESIGN = ("topology", "injection", "depth_prior")
+TERMS: dict[str, dict[str, Any]] = {
+    "slope": {"color": figures.SERIES_COLOURS[0], "marker": "^", "label": "$A$"},
+    "accumulated_curvature": {"color": figures.SERIES_COLOURS[1], "marker": "v", "label": r"$\Delta U-A$"},
+    "gain": {"color": figures.BLACK, "marker": "o", "label": r"$\Delta U$"},
+}
+WIDE_RANGE = 5.0
+"""Steps whose middle one lies below this part of the last are drawn on a logarithmic axis."""
+MOST_NAMED = 6
+"""Updates that the legend of panel (c) names."""
 
 
-@dataclass(frozen=True)
-class RunUpdates:
-    """All updates of one run and evaluation set; every update has the same questions in the same order."""
-
-    condition: Condition
-    updates: tuple[Updates, ...]
-
-    def mean(self, values: list[Any]) -> Floats:
-        """The mean over the updates of each question: [N] or [N, ...] from one such array per update."""
-        return np.asarray(np.mean(np.stack(values), axis=0, dtype=np.float64))
-
-    @cached_property
-    def design(self) -> dict[str, str]:
-        """Topology, injection and depth prior as the run's manifest has them."""
-        found = self.condition.manifest.model.design if self.condition.manifest else {}
-        return {name: title(found[name]) for name in DESIGN if name in found}
-
-
-def _by_run(records: Records) -> Selection:
-    chosen = select(records, "slope", "quadratic", "gain")
-    found: dict[Condition, list[Updates]] = {}
-    for updates in chosen.kept:
-        found.setdefault(at(updates.condition, None, len(updates)), []).append(updates)
-    return Selection(tuple(RunUpdates(condition, tuple(each)) for condition, each in found.items()), chosen.notes)
-
-
-@table(
-    "families",
-    "Models compared",
-    summary="one row per run: topology, injection, depth prior, outcomes",
-    over=Population(_by_run, "quick"),
-    columns=(
-        *(MODEL, TASK, words("Updates", "{updates}"), words("Topology", "{topology}")),
-        *(words("Injection", "{injection}"), words("Depth prior", "{depth_prior}")),
-        Column("Finite-step share\n(%) [95% CI]", "{share:.1%}", ci=True),
-        Column("A", "{sign_slope:.1%}", ci=True, group="Sign accuracy (%) [95% CI]"),
-        Column("A+Q", "{sign_quadratic:.1%}", ci=True, group="Sign accuracy (%) [95% CI]"),
-        Column("Best depth\n[95% CI]", "{best_depth:.0f}", ci=True),
-        Column("Fitted scale\n[95% CI]", "{fitted_scale:.2f}", ci=True),
-        Column("Its gain (1e-3)\n[95% CI]", "{fitted_gain:+.3f}", per=1e-3, ci=True),
-    ),
+@figures.figure(
+    "training",
+    "A training in steps",
+    paper="fig:training",
+    summary="outcomes, gains and best depth over a training",
+    over=training,
 )
-def families(run: RunUpdates) -> Values:
-    """One row per run and task, over all measured updates. The share is that of finite-step failures among harmful
-    updates; sign accuracy is that of the full-step gain's sign. The best depth has the highest mean utility of those
-    stored. The fitted scale is the constant scale on the 21-point grid with the highest mean gain, chosen in hindsight
-    on the same questions. Intervals resample questions, each with all of its updates.
-    """
-    updates, unknown = run.updates, Estimate(None, run.condition.n)
-    signs = [each.right_signs for each in updates]
-    sweep = updates[0].sweep
-    values = {
-        "updates": ", ".join(each.condition.update for each in updates),
-        **{name: run.design.get(name) for name in DESIGN},
-        "share": Ratio(sum(each.finite_step for each in updates), sum(each.harmful for each in updates)),
-        **{name: Mean(run.mean([each[name] for each in signs])) for name in ("sign_slope", "sign_quadratic")},
-        "best_depth": Best(sweep.depths, sweep.utility) if sweep else unknown,
-    }
-    if not all(each.has("grid_gain") for each in updates):
-        return values | {"fitted_scale": unknown, "fitted_gain": unknown}
-    gain_NG = run.mean([each.grid_gain for each in updates])
-    best = int(np.argmax(gain_NG.mean(axis=0)))
-    return values | {"fitted_scale": Best(GRID_SCALES, gain_NG), "fitted_gain": Mean(gain_NG[:, best])}
+def training_figure(table: TableResult, bootstrap: Bootstrap) -> figures.Picture | str:
+    """Four panels of the first training and evaluation set; the table has all of them."""
+    groups: dict[str, list[Row]] = {}
+    for row in table.rows:
+        groups.setdefault(f"{row['series']} · {row.condition.set_title}", []).append(row)
+    (name, rows), *others = groups.items()
+    more = tuple(f"not drawn: {other} (the table training has it)" for other, _ in others)
+    caption = (
+        f"{name}. (a) Outcomes of the update {_leading(rows)[0].condition.update} over the steps of the training, as "
+        "shares of all questions. (b) Its mean gain ΔU, which is the slope A plus the accumulated curvature ΔU−A. "
+        "(c) Mean gain of every measured update. (d) The depth with the highest mean utility. Bars and bands are "
+        f"{100 * bootstrap.level:g}% intervals over questions."
+    )
+    shown = {"rows": table.to_polars().to_dicts()}
+    return figures.Picture(3.9, lambda figure: _draw(figure, name, rows), caption, shown, more)
 
 
-@table(
-    "convergence",
-    "Relative step and outcome by update",
-    summary="relative step of every update, with its gain and outcome",
-    over=updates_with("relative_change", level=Level.GRID),
-    columns=(
-        *(*IDENTITY, Column("Residual\n[95% CI]", "{residual:.3g}", ci=True), Column("Largest", "{largest:.3g}")),
-        Column("ΔU (1e-3)\n[95% CI]", "{gain:+.3f}", per=1e-3, ci=True),
-        Column("A (1e-3)\n[95% CI]", "{slope:+.3f}", per=1e-3, ci=True),
-        *(
-            Column(name.replace("_", "-").capitalize(), f"{{{name}:.1%}}", group="Updates (%)")
-            for name in reversed(OUTCOMES)
-        ),
-    ),
-)
-def convergence(updates: Updates) -> Values:
-    """The residual ‖H_{t+1} − H_t‖ / ‖H_t‖ is the mean over questions; a model at a fixed point has none. Next to it
-    mean gain and slope, and shares of outcomes: progressing and neutral updates, directional and finite-step failures.
-    """
-    residual = updates.floats("relative_change")
-    return {
-        "residual": Mean(residual),
-        "largest": residual.max(),
-        "gain": Mean(updates.gain),
-        "slope": Mean(updates.slope),
-        **{name: Mean(updates.outcome == code) for name, code in reversed(OUTCOMES.items())},
-    }
+def _leading(rows: Sequence[Row]) -> list[Row]:
+    """The update to look at first: the one out of the trained depth, else the last one below it, else the first."""
+    trained = rows[0]["trained_depth"]
+    known = sorted({row.condition.transition or 0 for row in rows})
+    below = [transition for transition in known if trained is None or transition <= trained]
+    chosen = below[-1] if below else known[0]
+    return [row for row in rows if row.condition.transition == chosen]
+
+
+def _draw(figure: Figure, name: str, rows: list[Row]) -> None:
+    grid, leading = figure.subplots(2, 2, sharex=True), _leading(rows)
+    update, steps = leading[0].condition.update, sorted({row["step"] for row in rows})
+    _outcomes(grid[0, 0], leading)
+    for term, look in TERMS.items():
+        _line(grid[0, 1], leading, term, look)
+    by_update: dict[str, list[Row]] = {}
+    for row in rows:
+        by_update.setdefault(row.condition.update, []).append(row)
+    for place, (label, some) in enumerate(by_update.items()):
+        named = place % -(-len(by_update) // MOST_NAMED) == 0
+        _line(grid[1, 0], some, "gain", figures.series(place) | {"label": label if named else ""})
+    best = {"color": figures.ORANGE, "marker": "o", "markersize": 4}
+    figures.bars(grid[1, 1], [row["step"] for row in leading], [row["best_depth"] for row in leading], best)
+    titles = (f"outcomes of {update}", f"gain of {update}", "gain of every update", "best depth")
+    for letter, head, axes in zip("abcd", titles, grid.flat, strict=True):
+        figures.panel_letter(axes, letter, head)
+    for axes in (grid[0, 1], grid[1, 0]):
+        axes.axhline(0, color=figures.BLACK, linewidth=0.6)
+        axes.set_ylabel("Nats")
+    for axes in (grid[0, 0], grid[0, 1], grid[1, 0]):
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6.5, handletextpad=0.4)
+    grid[1, 1].set_ylabel("Depth (loops)")
+    grid[1, 1].set_ylim(bottom=0)
+    grid[1, 1].yaxis.get_major_locator().set_params(integer=True)
+    for axes in grid[1]:
+        _step_axis(axes, steps)
+        axes.set_xlabel("Training step")
+    figure.suptitle(figures.literal(name), fontsize=8)
+
+
+def _outcomes(axes: Axes, rows: list[Row]) -> None:
+    steps = [row["step"] for row in rows]
+    shares = [[100 * (row[name].value or 0.0) for row in rows] for name in OUTCOMES]
+    drawn = [(outcome, share) for outcome, share in zip(OUTCOMES.values(), shares, strict=True) if any(share)]
+    axes.stackplot(
+        steps,
+        *(share for _, share in drawn),
+        labels=[outcome.label for outcome, _ in drawn],
+        colors=[figures.OUTCOMES[outcome]["color"] for outcome, _ in drawn],
+        alpha=0.75,
+        linewidth=0,
+    )
+    look = {"color": figures.BLACK, "linestyle": "none", "markersize": 2}
+    figures.bars(axes, steps, [row["finite_step"] for row in rows], look, per=0.01)
+    axes.set_ylim(0, 100)
+    axes.set_ylabel("Questions (%)")
+
+
+def _line(axes: Axes, rows: list[Row], name: str, look: dict[str, Any]) -> None:
+    figures.band(axes, [row["step"] for row in rows], [row[name] for row in rows], look)
+
+
+def _step_axis(axes: Axes, steps: list[int]) -> None:
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
+    if len(steps) > 2 and WIDE_RANGE * steps[len(steps) // 2] < steps[-1]:
+        axes.set_xscale("symlog", linthresh=float(steps[0] or steps[1]))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))

@@ -1,4 +1,4 @@
-"""The tables, by what they are about; importing this package declares all of them."""
+"""The tables and figures, by what they are about; importing this package declares all of them."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from loopscope.path import Outcome, exceeds_margin
-from loopscope.stats import Auroc, Maximum, Mean, Ratio, Spearman
+from loopscope.stats import Auroc, Bootstrap, Maximum, Mean, Ratio, Spearman
 from loopscope.store import Level
+from loopscope.studies import figures
 from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Values, table, words
 from loopscope.studies.populations import CONCAVE_PATHS, updates_with
 from loopscope.studies.records import Updates
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @table(
@@ -147,3 +156,100 @@ def diagnostics(updates: Updates) -> Values:
         }
         for name, values in signals.items()
     }
+
+
+MOST_COLUMNS = 4
+"""Panels next to each other: each is wide enough for five tick labels."""
+TALLEST_PANEL = 3.0
+"""Inches of a single panel's height."""
+MANY = 3000
+"""Vector markers make a PDF slow to open; axes and text stay vectors."""
+MEANINGS = {
+    Outcome.FINITE_STEP_FAILURE: "Vermillion circles mark updates whose directions locally increase reference utility "
+    "but whose full steps decrease it.",
+    Outcome.DIRECTIONAL_FAILURE: "Blue triangles mark harmful updates with nonpositive initial slopes.",
+    Outcome.PROGRESSING: "Grey points mark full updates that increase reference utility.",
+    Outcome.NEUTRAL: "Black crosses mark updates that leave reference utility as it is.",
+}
+DRAWN = (Outcome.PROGRESSING, Outcome.DIRECTIONAL_FAILURE, Outcome.FINITE_STEP_FAILURE, Outcome.NEUTRAL)
+"""From the bottom to the top: failures must not disappear below the many progressing updates."""
+
+
+@figures.figure(
+    "direction-progress",
+    "Local improvement and full-step harm",
+    paper="fig:direction-progress",
+    summary="slope against full-step gain by outcome",
+    over=updates_with("slope", "gain"),
+)
+def direction_progress(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figures.Picture | str:
+    """Every record of every condition, a panel each; identical symmetric-log transforms on all axes."""
+    present = [outcome for outcome in Outcome if any((group.outcome == outcome).any() for group in groups)]
+    columns = min(MOST_COLUMNS, math.isqrt(len(groups) - 1) + 1)  # as many rows as columns, as in the paper
+    rows = -(-len(groups) // columns)
+    caption = (
+        f"Each of the {sum(map(len, groups)):,} points is one question at one update: its initial slope A and its "
+        "full-step gain ΔU, in nats, on symmetric-log axes that all panels share. "
+        + " ".join(MEANINGS[outcome] for outcome in reversed(present))
+    )
+    described = [
+        {
+            "condition": str(group.condition),
+            "records": len(group),
+            "outcomes": {outcome.label: int((group.outcome == outcome).sum()) for outcome in Outcome},
+            "ids": group.ids,
+        }
+        for group in groups
+    ]
+
+    def draw(figure: Figure) -> None:
+        _panels(figure, groups, rows, columns)
+        plain = {"linestyle": "none", "markersize": 5}
+        handles = [figures.handle(figures.OUTCOMES[each], label=each.label, **plain) for each in reversed(present)]
+        title = figures.shared_model([group.condition for group in groups]) or None
+        figure.legend(handles=handles, title=title, loc="outside upper center", ncols=4, columnspacing=1.2)
+
+    height = 0.55 + rows * min((figures.WIDTH / columns) * 0.98, TALLEST_PANEL)
+    return figures.Picture(height, draw, caption, {"panels": described})
+
+
+def _panels(figure: Figure, groups: Sequence[Updates], rows: int, columns: int) -> None:
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    both = [values for group in groups for values in (group.slope, group.gain)]
+    threshold = figures.symlog_threshold(*both)
+    limit = max(max(float(np.abs(values).max()) for values in both), threshold) * 1.6
+    names = figures.names_of([group.condition for group in groups])
+    for axes, group, name in zip(grid.flat, groups, names, strict=False):
+        _points(axes, group)
+        figures.symlog(axes, "xy", threshold, limit, 2)
+        axes.set(xlim=(-limit, limit), ylim=(-limit, limit))
+        axes.set_aspect("equal", adjustable="box")
+        axes.axhline(0, color=figures.BLACK, linewidth=0.4, zorder=0)
+        axes.axvline(0, color=figures.BLACK, linewidth=0.4, zorder=0)
+        # Model and task on lines of their own: a panel is narrower than both together.
+        model = figures.literal(group.condition.model_title)
+        axes.set_title(name.replace(f"{model} ", f"{model}\n", 1), fontsize=7, linespacing=1.05)
+    for axes in list(grid.flat)[len(groups) :]:
+        axes.set_visible(False)
+    for row in range(rows):
+        grid[row, 0].set_ylabel(r"Full-step gain $\Delta U$")
+    for index in range(columns):
+        below = [axes for axes in grid[:, index] if axes.get_visible()][-1]
+        below.set_xlabel(r"Initial slope $A$")
+        below.tick_params(labelbottom=True)
+
+
+def _points(axes: Axes, updates: Updates) -> None:
+    many = len(updates) > MANY
+    for outcome in DRAWN:
+        inside, look = updates.outcome == outcome, figures.OUTCOMES[outcome]
+        axes.plot(
+            updates.slope[inside],
+            updates.gain[inside],
+            linestyle="none",
+            markersize=(1.7 if look["marker"] == "." else 1.0) * (1.5 if many else 2.6),
+            markeredgewidth=0.5 if outcome is Outcome.NEUTRAL else 0,
+            alpha=0.5 if many else 0.75,
+            rasterized=many,
+            **look,
+        )

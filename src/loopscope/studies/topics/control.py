@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -20,10 +21,17 @@ from loopscope.path import scales_up_to
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.store import StoredRun
 from loopscope.store.schema import ends_of
+from loopscope.studies import figures
 from loopscope.studies.conditions import Condition
 from loopscope.studies.declare import KEY, MODEL, TASK, Column, Row, TableResult, rows_of, table, words
+from loopscope.studies.figures import BLACK, BLUE, GREY, SKY, SMALLEST_TYPE, VERMILLION, Picture, literal
 from loopscope.studies.populations import Population, Selection
 from loopscope.studies.records import Records, has_table, matrix, of_set
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 Source: TypeAlias = "tuple[StoredRun, Condition]"
 
@@ -106,11 +114,6 @@ class Compared:
     pair: TracePair
     found: Comparison
     notes: tuple[str, ...]
-
-    @property
-    def condition(self) -> Condition:
-        """The test questions."""
-        return self.pair.condition
 
 
 Prepare = Callable[[TracePair], TracePair]
@@ -196,7 +199,7 @@ def control(one: Compared) -> Iterator[Row]:
             "null": entry.null,
             "room": None if single is None else float((result.utility_Q - single).mean()),
         }
-        yield Row(one.condition, entry.name, values)
+        yield Row(one.pair.condition, entry.name, values)
 
 
 @dataclass(frozen=True)
@@ -309,7 +312,7 @@ def control_tables(
     settings = bootstrap or Bootstrap()
     scales = [
         Scales(
-            each.condition, tuple(curves(each.pair.train, each.pair.test)), each.found.depths, each.found.costs,
+            each.pair.condition, tuple(curves(each.pair.train, each.pair.test)), each.found.depths, each.found.costs,
             each.pair.trained_depth,
         )
         for each in groups
@@ -320,3 +323,146 @@ def control_tables(
     )
     first, second = (declared.finish(rows, chosen.notes) for declared, rows in found)
     return first, second
+
+
+_DASHES: Any = ("--", ":", "-.", (0, (6, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (6, 3)), (0, (1, 3)), (0, (8, 2)))
+"""How the levels of the ceilings are distinguished."""
+
+
+@figures.figure(
+    "control",
+    "Utility over cost",
+    paper="app:geometry-adaptive",
+    summary="utility over cost, with ceilings",
+    over=control,
+)
+def control_figure(table: TableResult, bootstrap: Bootstrap) -> Picture:
+    """One panel per model and task with a trace."""
+    panels: dict[str, list[Row]] = {}
+    for row in table.rows:
+        panels.setdefault(str(row.condition), []).append(row)
+    rules = list(dict.fromkeys(row.key for row in table.rows if row["kind"] in ("rule", "scale")))
+    ceilings = list(dict.fromkeys(row.key for row in table.rows if row["kind"] == "ceiling"))
+
+    def draw(figure: Figure) -> None:
+        places = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+        for axes, (title, rows) in zip(places, panels.items(), strict=True):
+            _panel(axes, rows, rules, ceilings)
+            axes.set_title(literal(title))
+        named = {name: line for axes in places for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.legend(named.values(), named, loc="outside lower center", ncols=4, fontsize=SMALLEST_TYPE)
+
+    described = [
+        {
+            "condition": title,
+            "policies": [
+                {"name": row.key, "kind": row["kind"], "utility": row["utility"].value}
+                | {name: row[name] if math.isfinite(row[name]) else None for name in ("cost", "loops")}
+                for row in rows
+            ],
+        }
+        for title, rows in panels.items()
+    ]
+    caption = (
+        "Mean reference utility over mean cost in loops, checks of the logits included. The line joins fixed depths; "
+        "points are rules fitted to one cost on train questions; dashed levels are oracles that know the reference."
+    )
+    height = 2.3 * len(panels) + 0.16 * ((len(rules) + len(ceilings)) // 4 + 2)
+    return Picture(height, draw, caption, {"panels": described})
+
+
+def _panel(axes: Axes, rows: list[Row], names: list[str], ceilings: list[str]) -> None:
+    """One model and task; a rule has the same mark in every panel."""
+    depths = [row for row in rows if row["kind"] == "depth"]
+    costs = [row["cost"] for row in depths]
+    axes.plot(costs, [_mean(row) for row in depths], color=BLACK, marker=".", label="fixed depths")
+    drawn = [row for row in rows if row.key in names]
+    for row in drawn:
+        look = figures.series(names.index(row.key))
+        axes.plot(row["cost"], _mean(row), linestyle="none", markersize=4, label=literal(row.key), **look)
+    for row in rows:
+        if row.key in ceilings:
+            dashes = _DASHES[ceilings.index(row.key) % len(_DASHES)]
+            axes.axhline(_mean(row), color=GREY, linewidth=0.8, linestyle=dashes, label=literal(row.key))
+    # Fixed depths far below the rules are left out, so that rules can be seen.
+    lowest, highest = min(map(_mean, drawn or depths)), max(map(_mean, rows))
+    axes.set_ylim(lowest - 0.2 * (highest - lowest) - 1e-6, highest + 0.05 * (highest - lowest) + 1e-6)
+    axes.set_xlabel("Cost (loops)")
+    axes.set_ylabel("Mean utility")
+
+
+def _mean(row: Row) -> float:
+    value = row["utility"].value
+    return float("nan") if value is None else float(value)
+
+
+@figures.figure(
+    "fitted-scale",
+    "Fitted scale of every update",
+    paper="app:geometry-adaptive",
+    summary="the fitted scale over depth, with its gain and a temperature's",
+    over=fitted_scale,
+)
+def fitted_scale_figure(table: TableResult, bootstrap: Bootstrap) -> Picture:
+    """One column of two panels per model and task: scales above, gains below."""
+    groups: dict[str, list[Row]] = {}
+    for row in table.rows:
+        groups.setdefault(f"{row.condition.model_title}\n{row.condition.set_title}", []).append(row)
+
+    def draw(figure: Figure) -> None:
+        scale_panels(figure, {title: (rows, rows[0]["trained_depth"]) for title, rows in groups.items()})
+
+    caption = (
+        "Above: the scale of the update k > R that has the best mean utility on train questions. A scale above 1 says "
+        "that the update is too short. Below: what it gains on test questions over the fixed depth R, next to a "
+        "temperature alone. Bars are 95% intervals by question; the dotted line is the trained depth."
+    )
+    return Picture(3.4, draw, caption, {"rows": table.to_polars().to_dicts()})
+
+
+_KINDS: dict[str, dict[str, Any]] = {
+    "one loop": {"color": VERMILLION, "marker": "o", "label": "update of one loop, R−1 > R"},
+    "chord": {"color": SKY, "marker": "s", "label": "longer chords k > R", "linestyle": "none"},
+    "temperature": {"color": GREY, "marker": "^", "label": "temperature alone", "linestyle": "--"},
+    "next": {"color": BLUE, "marker": "x", "label": "one more loop", "linestyle": "none"},
+}
+
+
+def scale_panels(figure: Figure, groups: dict[str, tuple[Sequence[Any], int | None]]) -> None:
+    """Scales above, gains below, one column for each group of rows, which are given with the trained depth.
+
+    A row has `kind`, `reference`, `depth` and the estimates `fitted`, `gain` and `next_loop`.
+    """
+    grid = figure.subplots(2, len(groups), squeeze=False, sharex="col", sharey="row")
+    for (title, (rows, trained)), above, below in zip(groups.items(), *grid, strict=True):
+        lines = [row for row in rows if row["kind"] in ("path", "chord")]
+        kind = "path" if any(row["kind"] == "path" for row in lines) else "chord"
+        lines = [row for row in lines if row["kind"] == kind]
+        drawn = {
+            "chord": [row for row in lines if row["depth"] - row["reference"] > 1],
+            "temperature": [row for row in rows if row["kind"] == "temperature" and row["depth"] > 1],
+            "one loop": [row for row in lines if row["depth"] - row["reference"] == 1],
+        }
+        for name, chosen in drawn.items():
+            _bars(above, chosen, "fitted", name)
+            _bars(below, chosen, "gain", name, 1e-3)
+        _bars(below, drawn["one loop"], "next_loop", "next", 1e-3)
+        above.axhline(1, color=BLACK, linewidth=0.6)
+        below.axhline(0, color=BLACK, linewidth=0.6)
+        for axes in (above, below):
+            if trained is not None:
+                axes.axvline(trained, color=BLACK, linewidth=0.8, linestyle=":")
+        above.set_title(literal(title))
+        below.set_yscale("symlog", linthresh=1)
+        below.set_xlabel("Loops R")
+        below.xaxis.get_major_locator().set_params(integer=True)
+    grid[0][0].set_ylabel("Fitted scale 1 + ω")
+    grid[1][0].set_ylabel("Gain (1e-3 nats)")
+    handles = grid[1][0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=4 if len(groups) > 3 else 2, fontsize=SMALLEST_TYPE)
+
+
+def _bars(axes: Axes, rows: Sequence[Any], name: str, look: str, per: float = 1.0) -> None:
+    """Estimates with their intervals over the depth."""
+    known = [row for row in rows if row[name] is not None]
+    figures.bars(axes, [row["depth"] for row in known], [row[name] for row in known], _KINDS[look], per)

@@ -1,8 +1,8 @@
 """How figures look: sizes, fonts and the one place for colours; how one is declared, and what it is when finished.
 
-A figure is a function of records under the decorator `figure`; it returns a `Picture`, whose `draw` fills matplotlib's
-`Figure`, or the reason why there is nothing to draw. matplotlib is imported when something is drawn; settings that this
-process or a `matplotlibrc` changes win over loopscope's.
+A figure is a function under the decorator `figure`, of the groups of a population or of a finished table; it returns a
+`Picture`, whose `draw` fills matplotlib's `Figure`, or the reason why there is nothing to draw. matplotlib is imported
+when something is drawn; settings that this process or a `matplotlibrc` changes win over loopscope's.
 
 Colours are from Okabe and Ito's palette, which stays apart under the common kinds of colour blindness. Outcomes also
 differ in shape, so that they can be distinguished in print without colour.
@@ -28,7 +28,8 @@ from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import sha256_bytes
 from loopscope.store.files import clear_write_errors, write_atomically
 from loopscope.studies.conditions import Condition, printable, shortened, spelled
-from loopscope.studies.populations import unfinished
+from loopscope.studies.declare import Table, TableResult
+from loopscope.studies.populations import Population, Selection, unfinished
 from loopscope.studies.records import Floats, Records
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Picture:
         draw: fills an empty figure.
         caption: what is drawn, in words.
         shown: ids and numbers behind each panel.
-        notes: what a reader must know of the runs.
+        notes: what is to be said besides the notes of what it is drawn from.
     """
 
     height: float
@@ -115,17 +116,31 @@ class FigureStudy:
     paper: str
     """LaTeX label of the figure or section of the paper that it reproduces."""
     summary: str
-    needs: str
-    """What a run must hold: a level of measurement, or an option of `measure`."""
-    function: Callable[[Records, Bootstrap], Picture | str]
+    over: Population | Table
+    """What it is drawn from: the groups of a population, or a table."""
+    function: Callable[[Any, Bootstrap], Picture | str]
 
     kind = "figure"
 
+    @property
+    def needs(self) -> str:
+        """What a run must hold: a level of measurement, or an option of `measure`."""
+        return self.over.needs
+
     def figure(self, records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
         """The finished figure."""
-        return self.drawn(self.function(records, bootstrap or Bootstrap()), records)
+        settings = bootstrap or Bootstrap()
+        given = self.over.table(records, settings) if isinstance(self.over, Table) else self.over(records)
+        return self.of(given, records, settings)
 
-    def drawn(self, picture: Picture | str, records: Records) -> FigureResult:
+    def of(self, given: Selection | TableResult, records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
+        """The figure of groups or of a table that were made elsewhere."""
+        groups, rows = (given.kept, given.kept) if isinstance(given, Selection) else (given, given.rows)
+        if rows:
+            return self._drawn(self.function(groups, bootstrap or Bootstrap()), given.notes, records)
+        return self._drawn(given.notes[-1] if given.notes else "nothing to draw", given.notes, records)
+
+    def _drawn(self, picture: Picture | str, notes: tuple[str, ...], records: Records) -> FigureResult:
         """A picture as a figure; a reason as a figure that says why there is nothing to draw."""
         rc = settings()
         from matplotlib import rc_context
@@ -137,12 +152,13 @@ class FigureStudy:
                 lines = textwrap.wrap(literal(picture, longest=None), width=int(14 * WIDTH))
                 figure = Figure(figsize=(WIDTH, max(1.0, 0.4 + 0.2 * len(lines))))
                 figure.text(0.5, 0.5, "\n".join(lines), ha="center", va="center")
-                picture = Picture(0.0, lambda _: None, picture, {}, (picture,))
+                notes = (picture,)
+                picture = Picture(0.0, lambda _: None, picture, {})
             else:
                 figure = Figure(figsize=(WIDTH, picture.height), layout="constrained")
                 picture.draw(figure)
             # A picture travels without its notes: what must not get lost stands in it.
-            if said := unfinished(picture.notes):
+            if said := unfinished((*notes, *picture.notes)):
                 wrapped = textwrap.fill(literal("; ".join(said), longest=None), width=int(22 * WIDTH))
                 figure.supxlabel(wrapped, fontsize=SMALLEST_TYPE, color=BLACK)
             # The layout engine moves panels a little at every draw; settled once, every format shows the same figure.
@@ -151,7 +167,8 @@ class FigureStudy:
             figure.draw_without_rendering()
             figure.set_layout_engine("none")
             figure.set_dpi(SHOWN_DPI)
-        return FigureResult(self.name, self.title, picture, figure, records.inputs(), rc)
+        about = (picture.caption, picture.shown, (*notes, *picture.notes))
+        return FigureResult(self.name, self.title, *about, figure, records.inputs(), rc)
 
 
 FIGURES: dict[str, FigureStudy] = {}
@@ -159,10 +176,10 @@ FIGURES: dict[str, FigureStudy] = {}
 
 
 def figure(
-    name: str, title: str, *, paper: str, summary: str, needs: str
-) -> Callable[[Callable[[Records, Bootstrap], Picture | str]], FigureStudy]:
-    """Declare the figure that the decorated function makes of records."""
-    return lambda function: FIGURES.setdefault(name, FigureStudy(name, title, paper, summary, needs, function))
+    name: str, title: str, *, paper: str, summary: str, over: Population | Table
+) -> Callable[[Callable[[Any, Bootstrap], Picture | str]], FigureStudy]:
+    """Declare the figure that the decorated function makes of a population's groups, or of a table."""
+    return lambda function: FIGURES.setdefault(name, FigureStudy(name, title, paper, summary, over, function))
 
 
 @dataclass(frozen=True)
@@ -171,27 +188,17 @@ class FigureResult:
 
     study: str
     title: str
-    picture: Picture
+    caption: str
+    """What is drawn, in words."""
+    shown: dict[str, Any]
+    """Example ids and numbers behind each panel."""
+    notes: tuple[str, ...]
+    """What a reader must know of the runs."""
     figure: Figure
     inputs: list[dict[str, object]]
     """Hashes of the manifests and shards that were read."""
     settings: Any
     """The settings of matplotlib with which it was drawn and is saved."""
-
-    @property
-    def caption(self) -> str:
-        """What is drawn, in words."""
-        return self.picture.caption
-
-    @property
-    def shown(self) -> dict[str, Any]:
-        """Example ids and numbers behind each panel."""
-        return self.picture.shown
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know of the runs."""
-        return self.picture.notes
 
     def save(self, path: str | Path, *, dpi: int = PRINT_DPI) -> Path:
         """Write the figure as PDF, PNG or SVG by its suffix, and `NAME.json` with ids and hashes next to it.

@@ -12,7 +12,7 @@ from loopscope.store import Level
 from loopscope.store.schema import ends_of
 from loopscope.studies.conditions import Condition
 from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Panel, Row, Values, table, words
-from loopscope.studies.paper.numbers import data_hashes
+from loopscope.studies.paper import data_hashes
 from loopscope.studies.populations import Population, Selection, name_of, no_updates, notes_on, notes_on_bounds
 from loopscope.studies.records import Floats, Mask, Records, Updates, matrix, of_set
 

@@ -24,7 +24,7 @@ def test_awkward_populations_never_print_nan(awkward, population):
 
 
 def test_every_column_of_the_paper_is_a_value(awkward):
-    from loopscope.studies.paper.numbers import cells
+    from loopscope.studies.paper import cells
 
     for name, table in TABLES.items():
         published = {cell.column for cell in cells(name) if not cell.without}
