@@ -35,7 +35,7 @@ class IfmLoopedConfig(FamilyConfig):
     rope_head_dim: int | None = None
     scale_emb: bool = False
     loop_times: Loops = 1
-    loop_start_layer: Literal[0] = 0
+    loop_start_layer: int = 0
     loop_end_layers: int | None = None
     loop_input_injection: Literal["none", "diagonal"] = "none"
     huginn_prelude_layers: Layers = 1
@@ -77,7 +77,10 @@ class IfmLoopedConfig(FamilyConfig):
     def _consistent(self) -> Self:
         whole_head = self.rope_head_dim in (None, self.sizes.head_width)
         self.require(whole_head, f"rope_head_dim {self.rope_head_dim} is not supported")
-        self.require(self.arch == "huginn" or self.loop_times > 1, "loop_times 1: the model is not looped")
+        if self.arch == "transformer":  # the other one names its layers by huginn_prelude_layers
+            first = self.loop_start_layer
+            self.require(first == 0, f"loop_start_layer {first} is not supported, only 0")
+            self.require(self.loop_times > 1, "loop_times 1: the model is not looped")
         diagonal = self.huginn_input_injection == "diagonal" or not self.huginn_prelude_orthogonal
         self.require(diagonal, "huginn_prelude_orthogonal needs huginn_input_injection 'diagonal'")
         drawn = self.huginn_state_init == "normal" or not self.hierarchical
