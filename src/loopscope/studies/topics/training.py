@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-REMEDY = "measure checkpoints in folders named as step-1000; `ls.Monitor(log=…)` watches a model in memory"
+REMEDY = "measure with a checkpoint whose folder is named step-1000; `ls.Monitor(log=…)` watches a model in memory"
 """How a study of a training gets its steps."""
 OUTCOMES = {
     **{"finite_step": Outcome.FINITE_STEP_FAILURE, "directional": Outcome.DIRECTIONAL_FAILURE},
