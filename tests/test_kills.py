@@ -126,7 +126,7 @@ def check(name: str, kills: int, run: Run, prepare: Callable[[str, Path], Path],
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_killed_and_given_again(name: str, run: Run, prepare: Callable[[str, Path], Path], tmp_path: Path) -> None:
-    check(name, 3, run, prepare, tmp_path)
+    check(name, 2, run, prepare, tmp_path)
 
 
 @pytest.mark.slow

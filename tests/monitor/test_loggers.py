@@ -62,9 +62,9 @@ def test_a_resumed_training_goes_on_with_the_file_and_the_later_line_holds(small
 
 def test_files_that_are_none_are_told(tmp_path, small, task):
     (tmp_path / "other.jsonl").write_text('{"loss": 1}\n')
-    with pytest.raises(ls.LoopscopeError, match="no log of a monitor"):
+    with pytest.raises(ls.LoopscopeError, match="not a monitor's log"):
         read_monitor_log(tmp_path / "other.jsonl")
-    with pytest.raises(ls.LoopscopeError, match="no log of a monitor"):
+    with pytest.raises(ls.LoopscopeError, match="not a monitor's log"):
         ls.Monitor(small(), task, log=tmp_path / "other.jsonl")
     assert not is_monitor_log(tmp_path / "other.jsonl")
     (tmp_path / "newer.jsonl").write_text('{"format": "loopscope-monitor", "version": 2}\n')

@@ -165,6 +165,8 @@ class BatchPolicy:
 
 def _by_task(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The same under the tasks' own names, of which each stands there once."""
+    if wrong := [task for task in given if not isinstance(task, str | Task | LoadedTask)]:
+        raise LoopscopeError(f"{setting(name)} takes numbers by the names of tasks; {wrong[0]!r} is not a name")
     found = {canonical(task): value for task, value in given.items()}
     if len(found) < len(given):
         names = [canonical(task) for task in given]
