@@ -41,7 +41,9 @@ try:
     from lm_eval.api.registry import register_model  # type: ignore[import-untyped]
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # type: ignore[import-untyped]
 except ImportError as error:
-    raise LoopscopeError("lm-evaluation-harness is not installed: pip install lm_eval") from error
+    raise LoopscopeError(
+        "lm-evaluation-harness is not installed: pip install '.[lm-eval]' in loopscope's folder"
+    ) from error
 
 LONGEST = 2048
 """Tokens of a sequence, where the model has no limit of its own."""

@@ -59,6 +59,7 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
 
 BAD_FLAGS: list[tuple[str, str, str]] = [
     ("transitions", "4-2", "'4-2' runs backwards: write 2-4"),
+    ("transitions", "3>1", "'3>1' runs backwards: write 1>3"),
     ("transitions", "1:30", "'1:30' is not a number or a range"),
     ("limit", "arithmetic=1,arithmetic=2", "gives two numbers for arithmetic"),
     ("ids", "0,0", "--ids names row 0 twice"),

@@ -131,6 +131,22 @@ def test_what_functions_ask_for() -> None:
     assert seen["dtype"] is torch.float64
 
 
+@pytest.mark.parametrize("returns_context", [False, True])
+def test_injection_is_what_embed_gave(returns_context: bool) -> None:
+    used = parts()
+
+    def embed(batch: Batch) -> Any:
+        state = used["words"](batch.input_ids)
+        return Context(state, batch) if returns_context else state
+
+    def step(h: Tensor, injection: Tensor, context: Context) -> Tensor:
+        assert context.injection is injection
+        return h + injection
+
+    walk = Walk.of(wrap(embed=embed, step=step, readout=used["out"]), IDS).to(2)
+    assert torch.equal(walk.state, used["words"](IDS.input_ids) * 3)
+
+
 @pytest.mark.parametrize("kind", ["module", "head", "tensor"])
 def test_an_affine_head_needs_no_readout(kind: str) -> None:
     used = parts()

@@ -90,9 +90,9 @@ def changes(manifest: Manifest, task_info: Callable[..., Any]) -> Iterator[tuple
     model, (sums, choices) = manifest.model, manifest.tasks
     weights = {"model.safetensors": "0" * 64}
     yield {"model": model.model_copy(update={"revision": "def"})}, "model.revision was 'abc123', is now 'def'"
-    yield {"model": model.model_copy(update={"weights": weights})}, "model.weights.model.safetensors was"
+    yield {"model": model.model_copy(update={"weights": weights})}, "the model is not the same (model.safetensors)"
     other = sums.model_copy(update={"data_sha256": "0" * 64, "limit": 9})
-    yield {"tasks": (other, choices)}, "task.sums/test.limit was 7, is now 9; task.sums/test.data_sha256 was"
+    yield {"tasks": (other, choices)}, "task.sums/test.limit was 7, is now 9; task.sums/test.data is not the same"
     more = task_info("more", "solution", 2)
     yield {"tasks": (sums, choices, more)}, "tasks was ['sums/test', 'choices/test'], is now"
     yield {"tasks": (sums,)}, "is now ['sums/test']"
@@ -102,7 +102,7 @@ def changes(manifest: Manifest, task_info: Callable[..., Any]) -> Iterator[tuple
     yield {"seeds": {"initial_state": 1}}, "seeds.initial_state was 20260904, is now 1"
     yield {"batch": BatchInfo(policy="auto")}, "batch.policy was 'paper', is now 'auto'"
     yield {"settings": {"length_policy": "refuse", "x": 1}}, "settings.x was 'absent', is now 1"
-    yield {"code_sha256": "0" * 64}, "code_sha256 was"
+    yield {"code_sha256": "0" * 64}, "code is not the same"
     many = {"device": "cuda", "tokens": False, "unit_size": 2, "seeds": {"initial_state": 1}, "transitions": (4,)}
     yield many, "; and 2 more"
 
@@ -115,7 +115,7 @@ def test_every_difference_is_refused_and_named(
             open_or_create(copy, make_manifest(**change))
         message = str(caught.value)
         assert expected in message
-        assert message.endswith("): choose another output=")
+        assert message.endswith("): choose another output=, or add overwrite=True to measure again")
         assert "\n" not in message
     assert contents(copy) == contents(undisturbed)
 

@@ -97,7 +97,8 @@ def test_figures_without_matplotlib_are_one_line_with_the_remedy(run, tmp_path):
     program = f"import sys; sys.modules['matplotlib'] = None; {call}"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     last = result.stderr.strip().splitlines()[-1]
-    assert last == "loopscope.errors.LoopscopeError: figures need matplotlib: pip install matplotlib"
+    needed = "figures need matplotlib: pip install '.[studies]' in loopscope's folder"
+    assert last == f"loopscope.errors.LoopscopeError: {needed}"
 
 
 def test_tables_and_comparison_need_no_optional_library(run, capsys):

@@ -241,5 +241,5 @@ def test_what_cannot_be_had_is_said_in_one_line(
 
 def test_without_lm_eval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
-    with pytest.raises(ls.LoopscopeError, match=r"pip install lm_eval"):
+    with pytest.raises(ls.LoopscopeError, match=r"pip install '\.\[lm-eval\]'"):
         ls.load_task("lm_eval:arc_easy")

@@ -91,7 +91,9 @@ def test_a_missing_split_is_one_line(datasets: Any, tmp_path: Path) -> None:
 
 def test_without_the_extra_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(LoopscopeError, match=r"pip install datasets, or give local files with data_dir="):
+    with pytest.raises(
+        LoopscopeError, match=r"pip install '\.\[hub\]' in loopscope's folder, or give local files with data_dir="
+    ):
         load_task("gsm8k")
 
 

@@ -54,7 +54,12 @@ def keeping_keys(model: LoopedModel) -> Any:
 
 
 def beyond(z_RV: Tensor, reference_RV: Tensor | None, omega_R: Tensor, direction: Direction) -> Tensor:
-    """The logits z + omega · u (`Policy.direction`); logits are centred before they are compared as vectors."""
+    """The logits z + omega · u (`Policy.direction`)."""
+    return z_RV + omega_R[:, None] * _change(z_RV, reference_RV, direction)
+
+
+def _change(z_RV: Tensor, reference_RV: Tensor | None, direction: Direction) -> Tensor:
+    """The change u along a direction; logits are centred before they are compared as vectors."""
     u_RV = z_RV
     if reference_RV is not None and direction != "temperature":
         u_RV = z_RV - reference_RV
@@ -62,7 +67,7 @@ def beyond(z_RV: Tensor, reference_RV: Tensor | None, omega_R: Tensor, direction
             centred_RV, u_RV = (x - x.mean(-1, keepdim=True) for x in (z_RV, u_RV))
             along_R = (u_RV * centred_RV).sum(-1) / centred_RV.square().sum(-1).clamp_min(1e-12)
             u_RV = u_RV - along_R[:, None] * centred_RV
-    return z_RV + omega_R[:, None] * u_RV
+    return u_RV
 
 
 class Acted:
@@ -244,13 +249,21 @@ def act(model: LoopedModel, questions: Questions, policy: Policy, loops: int) ->
 
 @torch.no_grad()
 def measure_lines(
-    model: LoopedModel, questions: Questions, pairs: Iterable[tuple[int, int]], omega_J: Iterable[float]
+    model: LoopedModel,
+    questions: Questions,
+    pairs: Iterable[tuple[int, int]],
+    omega_J: Iterable[float],
+    done: Callable[[int, int], object] = lambda sequences, tokens: None,
 ) -> dict[Line, LineValues]:
-    """The log probabilities of references along scaled readouts k > R and their controls, for every pair (k, R)."""
+    """The log probabilities of references along scaled readouts k > R and their controls, for every pair (k, R).
+
+    `done` is called after every batch with its sequences and tokens.
+    """
     pairs, omega_J = sorted(pairs), np.asarray(list(omega_J))
     lines = [Line(direction, k, depth) for k, depth in pairs for direction in ("chord", "orthogonal")]
     lines += [Line("temperature", None, depth) for depth in sorted({depth for _, depth in pairs})]
     found = {line: np.zeros((len(questions), len(omega_J))) for line in lines}
+    size = CHUNK if model.device.type == "cuda" else 128  # small enough for a CPU's cache
     for batch, where_N2, at_N in questions.batches(model.device):
         walk = Walk.of(model, batch)
         ends = sorted({end for pair in pairs for end in pair})
@@ -258,10 +271,13 @@ def measure_lines(
         target_N = torch.from_numpy(questions.target_R[at_N]).to(model.device)
         for line, column in found.items():
             reference_NV = None if line.reference is None else logits[line.reference]
-            for place, omega in enumerate(omega_J.tolist()):
-                omega_N = torch.full_like(target_N, omega, dtype=torch.float32)
-                z_NV = beyond(logits[line.depth], reference_NV, omega_N, line.direction).double()
-                column[at_N, place] = log_probability(z_NV, target_N).cpu().numpy()
+            u_NV = _change(logits[line.depth], reference_NV, line.direction)
+            for here in (slice(part, part + size) for part in range(0, len(at_N), size)):
+                z_NV, target = logits[line.depth][here], target_N[here]
+                for place, omega in enumerate(torch.as_tensor(omega_J, dtype=torch.float32)):
+                    moved_NV = (z_NV + omega.to(z_NV.device) * u_NV[here]).double()
+                    column[at_N[here], place] = log_probability(moved_NV, target).cpu().numpy()
+        done(len(batch.input_ids), int(batch.attention_mask.sum()))
     return {line: LineValues(omega_J, column) for line, column in found.items()}
 
 

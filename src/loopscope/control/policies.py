@@ -125,9 +125,16 @@ RULES = {
 
 
 def exit_rule(name: str, threshold: float | None = None, **changes: Any) -> ThresholdRule:
-    """A rule of the table, with another threshold, earliest loop or budget."""
+    """A published exit rule by its name (`RULES`).
+
+    Args:
+        name: "entropy", "KL", "Ouro gate", …
+        threshold: what its number is compared with; the published one by default.
+        changes: of `ThresholdRule`: `earliest`, the first loop at which it may stop, and `budget`, the loop at which
+            it stops in any case.
+    """
     if name not in RULES:
-        raise LoopscopeError(f"there is no exit rule {name!r}: choose from {', '.join(RULES)}")
+        raise LoopscopeError(f"there is no exit rule {name!r}: choose from {', '.join(map(repr, RULES))}")
     if threshold is not None:
         changes["threshold"] = threshold
     return dataclasses.replace(RULES[name], **changes)

@@ -19,6 +19,7 @@ from loopscope.control.offline import Costs, Result, known_costs, score
 from loopscope.control.policies import FixedScale, Taps
 from loopscope.control.policy import Policy
 from loopscope.errors import LoopscopeError, choice, setting, shown, text
+from loopscope.measuring.progress import Progress
 from loopscope.measuring.verify import Named, Sources, config_of
 from loopscope.measuring.worker import load_configured_model
 from loopscope.models.in_memory import borrowed
@@ -187,11 +188,15 @@ class _WithModel:
         chords = [ends_of(transition) for run, _ in pair.sources for transition in run.manifest.transitions]
         updates = {(k, depth) for k, depth in chords if k >= 1 and depth <= loops}
         updates |= {(depth - 1, depth) for depth in range(2, loops + 1)}
-        train, test = (
-            dataclasses.replace(trace, lines=measure_lines(model, questions, updates, OMEGAS) if updates else {})
-            for model, questions, trace in self.both(pair)
-        )
-        return dataclasses.replace(pair, train=train, test=test)
+        if not updates:
+            return pair
+        traces = []
+        for (model, questions, trace), part in zip(self.both(pair), ("train", "test"), strict=True):
+            title = f"{pair.condition.model}: scaled readouts, {part}"
+            with Progress("auto", title, len(questions.sequences), 0, "sequences") as progress:
+                lines = measure_lines(model, questions, updates, OMEGAS, progress.advance)
+            traces.append(dataclasses.replace(trace, lines=lines))
+        return dataclasses.replace(pair, train=traces[0], test=traces[1])
 
     def learned(self, pair: TracePair, folder: Path) -> tuple[TracePair, list[Policy]]:
         """The traces with the numbers of heads in columns, and the heads, trained where they are missing."""

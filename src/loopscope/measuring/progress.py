@@ -27,10 +27,10 @@ SECONDS_BETWEEN_LINES = 10.0
 class Progress:
     """Questions and token positions so far on stderr: a bar on a terminal or in a notebook, plain lines, or nothing.
 
-    Of `total` questions `done` were measured earlier.
+    Of `total` questions (or what `unit` says) `done` were measured earlier.
     """
 
-    def __init__(self, style: Style, title: str, total: int, done: int) -> None:
+    def __init__(self, style: Style, title: str, total: int, done: int, unit: str = "questions") -> None:
         from rich import progress
         from rich.console import Console
 
@@ -40,7 +40,7 @@ class Progress:
             style = "bar" if shows else "plain"
         figures = progress.TextColumn("{task.fields[figures]}")
         columns = progress.TextColumn("{task.description}"), progress.BarColumn(), figures
-        self.style, self._tokens, self._before = style, 0, done
+        self.style, self._tokens, self._before, self._unit = style, 0, done, unit
         self._bar = progress.Progress(*columns, console=console, disable=style != "bar")
         self._bar.add_task(title, total=total, completed=done, figures="")
         (self._task,) = self._bar.tasks
@@ -64,7 +64,7 @@ class Progress:
         rate = (done - self._before) / seconds
         left = timedelta(seconds=round((total - done) / rate)) if rate > 0 else "unknown time"
         speed = f"{rate:.1f}/s, {self._tokens / seconds:.0f} tokens/s"
-        return f"{done}/{total} questions ({100 * done // max(total, 1)}%), {speed}, {left} left"
+        return f"{done}/{total} {self._unit} ({100 * done // max(total, 1)}%), {speed}, {left} left"
 
     def __enter__(self) -> Self:
         self._bar.start()

@@ -71,7 +71,9 @@ class RayEngine:
         try:
             import ray
         except ImportError as error:
-            raise LoopscopeError(f"{setting('engine', 'ray')} needs Ray: pip install ray") from error
+            raise LoopscopeError(
+                f"{setting('engine', 'ray')} needs Ray: pip install '.[ray]' in loopscope's folder"
+            ) from error
         self._ray: Any = ray
         self._guard: subprocess.Popen[bytes] | None = None
         self._started = not ray.is_initialized()

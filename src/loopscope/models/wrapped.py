@@ -3,7 +3,7 @@
 Each function is given what its parameters are called; what it does not ask for is done here:
 
     embed(ids) or embed(batch)          ids [B, S] → the state [B, S, D], or a `Context`
-    step(state)                         may ask for context, injection, depth, carry
+    step(state)                         may ask for injection (what `embed` gave), depth, context, carry
     readout(state)                      may ask for positions, dtype, context
 
 A readout without `positions` is run on all positions, and those asked for are taken. One without `dtype` is run in a
@@ -12,6 +12,7 @@ mode in which every tensor that meets the state is cast to its dtype, weights on
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -54,8 +55,8 @@ def wrap(
     Args:
         embed: from token ids [B, S] to the initial state [B, S, D]; a parameter called `batch` gets the `Batch`
             instead, and a `Context` may be returned.
-        step: from a state to the next one; gets `context`, `injection`, `depth` or `carry` by the names of its
-            parameters.
+        step: from a state to the next one; gets `injection` (what `embed` gave, or the injection of its `Context`),
+            `depth` (the steps done before), `context` or `carry` by the names of its parameters.
         readout: from a state to logits; gets `positions`, `dtype` or `context` by the names of its parameters. Left
             out where there is a `head`.
         head: the affine head, where logits are nothing but an affine map of the state.
@@ -162,17 +163,16 @@ class WrappedModel(LoopedModule):
         function = self.functions["embed"]
         batch = batch.to(self.device)
         made = function(batch) if asks(function, "batch") else function(batch.input_ids)
-        if isinstance(made, Context):
-            return made
-        if not isinstance(made, Tensor):
+        if isinstance(made, Tensor):
+            return Context(made, batch, injection=made)
+        if not isinstance(made, Context):
             raise LoopscopeError(f"wrap: embed= must return a state or a Context, not a {type(made).__name__}")
-        return Context(made, batch)
+        return made if made.injection is not None else dataclasses.replace(made, injection=made.state)
 
     def step(self, state: Tensor, context: Context, *, depth: int, carry: Any) -> Any:
         """One step; what the function carries along goes with the state."""
         function = self.functions["step"]
-        injection = context.state if context.injection is None else context.injection
-        known = {"context": context, "injection": injection, "depth": depth, "carry": carry}
+        known = {"context": context, "injection": context.injection, "depth": depth, "carry": carry}
         made = function(state, **{name: value for name, value in known.items() if asks(function, name)})
         return made if asks(function, "carry") else (made, None)
 

@@ -297,7 +297,15 @@ class Difference(NamedTuple):
     new: Any
 
     def __str__(self) -> str:
-        return f"{self.field} was {shown(self.old)}, is now {shown(self.new)}"
+        part = self.field.removeprefix("model.weights.")
+        is_hash = part != self.field or self.field.endswith("_sha256")
+        if not is_hash or _ABSENT in (self.old, self.new):
+            return f"{self.field} was {shown(self.old)}, is now {shown(self.new)}"
+        if part == "tensors":
+            return "the weights are not the same"
+        if part != self.field:
+            return f"the model is not the same ({part})"
+        return f"{self.field.removesuffix('_sha256')} is not the same"
 
 
 _ABSENT = "absent"

@@ -59,6 +59,8 @@ def parse_transitions(text: str, *, largest: int) -> tuple[int, ...]:
     plain = ",".join(entry for entry in entries if ">" not in entry)
     for entry in (entry for entry in entries if ">" in entry):
         before, after = (parse_number(end) for end in entry.split(">", 1))
+        if before is not None and after is not None and after < before <= largest:
+            raise LoopscopeError(f"{setting(name, text)}: {shown(entry)} runs backwards: write {after}>{before}")
         if before is None or after is None or not before < after <= largest:
             raise LoopscopeError(f"{setting(name, text)}: {shown(entry)} is not a chord up to {largest:,}, e.g. 1>3")
         found.append(transition_of(before, after))

@@ -271,7 +271,10 @@ def _agreed_manifest(layout: RunLayout, wanted: Manifest) -> Manifest:
         read_records(layout, stored)  # an altered manifest is refused as such
         names = "; ".join(map(str, different[:3]))
         more = f"; and {len(different) - 3} more" if len(different) > 3 else ""
-        raise LoopscopeError(f"{layout.path} holds another run ({names}{more}): choose another {setting('output')}")
+        raise LoopscopeError(
+            f"{layout.path} holds another run ({names}{more}): choose another {setting('output')}, or add"
+            f" {setting('overwrite', True)} to measure again"
+        )
     return stored
 
 

@@ -84,7 +84,7 @@ def settings() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
-        raise LoopscopeError("figures need matplotlib: pip install matplotlib") from error
+        raise LoopscopeError("figures need matplotlib: pip install '.[studies]' in loopscope's folder") from error
     return RC | {name: rcParams[name] for name in RC if rcParams[name] != rcParamsDefault[name]} | SOUND
 
 

@@ -289,7 +289,7 @@ def read_hub(source: HubSource, split: str) -> Iterator[SourceRow]:
         rows = datasets.load_dataset(source.repository, source.config, split=split, revision=source.revision)
     except ImportError as error:
         raise LoopscopeError(
-            f"reading {source.repository} from the hub needs datasets: pip install datasets, "
+            f"reading {source.repository} from the hub needs datasets: pip install '.[hub]' in loopscope's folder, "
             f"or give local files with {setting('data_dir')}"
         ) from error
     except Exception as error:  # whatever the network, the hub or its cache did wrong; no code of ours runs here

@@ -153,7 +153,9 @@ def find_task(name: str) -> Any:
         with _quiet():
             import lm_eval.tasks  # type: ignore[import-untyped]  # noqa: F401
     except ImportError as error:
-        raise LoopscopeError(f"{PREFIX}{name} needs lm-evaluation-harness: pip install lm_eval") from error
+        raise LoopscopeError(
+            f"{PREFIX}{name} needs lm-evaluation-harness: pip install '.[lm-eval]' in loopscope's folder"
+        ) from error
     with _told(PREFIX + name):
         manager = _manager(not is_file)
     if not is_file and name not in manager.all_subtasks:

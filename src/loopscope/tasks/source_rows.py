@@ -72,7 +72,8 @@ def read_rows(path: str | Path) -> Iterator[SourceRow]:
     """
     path = Path(path)
     if not is_data_file(path.name):
-        raise LoopscopeError(f"{path} is not a data file loopscope reads; use one of {', '.join(SUFFIXES)}")
+        task = f" (a task of lm-evaluation-harness is lm_eval:{path})" if path.suffix in (".yaml", ".yml") else ""
+        raise LoopscopeError(f"{path} is not a data file loopscope reads; use one of {', '.join(SUFFIXES)}{task}")
     check_regular(path, "data file")
     index = -1
     for index, (where, fields) in enumerate(_parquet(path) if path.suffix.lower() == ".parquet" else _jsonl(path)):

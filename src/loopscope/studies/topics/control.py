@@ -167,7 +167,8 @@ def _over(head: str, name: str) -> Column:
     summary="exit rules, scales and ceilings at equal cost",
     over=Population(_selection, "--trace"),
     columns=(
-        *(MODEL, TASK, words("Policy", KEY), Column("Utility", "{utility:.4f}"), Column("Accuracy", "{accuracy:.1%}")),
+        *(MODEL, TASK, words("Policy", KEY), Column("Threshold", "{threshold:.3g}")),
+        *(Column("Utility", "{utility:.4f}"), Column("Accuracy", "{accuracy:.1%}")),
         *(Column("Loops", "{loops:.2f}"), Column("Cost", "{cost:.2f}")),
         *(_over("Over best depth", "over_best"), _over("Over equal cost", "over_line")),
         *(_over("Over random", "over_random"), _over("Over trace", "over_trace")),
