@@ -2,12 +2,15 @@
 
 import csv
 import io
+import re
 
 import numpy as np
 import pytest
 
+from loopscope.studies import FIGURES, TABLES
 from loopscope.studies.conditions import Weights
 from loopscope.studies.records import Records
+from loopscope.studies.topics.mechanism import mechanism
 
 
 @pytest.fixture
@@ -84,7 +87,6 @@ def test_sweeps_have_questions_in_rows(records, synthetic):
 
 @pytest.mark.parametrize("format", ["text", "markdown", "latex", "csv", "json"])
 def test_every_format_of_an_unfinished_run_says_so(unfinished_run, format):
-    from loopscope.studies.topics.mechanism import mechanism
 
     result = mechanism.table(Records([unfinished_run]))
     assert result.rows[0].condition.n == 2
@@ -128,6 +130,47 @@ def test_labels_of_runs_are_unique_and_never_a_whole_path(tmp_path, synthetic):
     ]
     assert run_labels([At("run"), At("run")]) == ["run (1)", "run (2)"]
     assert run_labels([At("a  b"), At("a b")]) == ["a b (1)", "a b (2)"]
+
+
+@pytest.fixture
+def checkpoints(tmp_path, synthetic):
+    """Two runs of models of one name, one of whose tasks both have."""
+    runs = []
+    for name, tasks in (("young", ("sums", "more")), ("trained", ("sums",))):
+        made = [synthetic.Task(task, {4: synthetic.realistic(12, len(name))}, split="all") for task in tasks]
+        runs.append(synthetic.write_run(tmp_path / name, made, model={"name": "mine", "toy": False}))
+    return Records(runs)
+
+
+def test_runs_of_one_model_name_their_run(checkpoints, quick):
+    """Only where two of them stand in one table; a task without a split has its name alone."""
+    result = mechanism.table(checkpoints, quick)
+    cells = [re.split(r"  +", line)[:3] for line in result.to_text().splitlines() if "4→5" in line]
+    assert cells == [
+        ["mine (young)", "sums", "4→5"],
+        ["mine (young)", "more", "4→5"],
+        ["mine (trained)", "sums", "4→5"],
+    ]
+    for written in (
+        result.to_latex(),
+        result.to_markdown(),
+        TABLES["failure-shares"].table(checkpoints, quick).to_text(),
+    ):
+        assert "mine (young)" in written
+        assert "mine (trained)" in written
+    assert set(result.to_polars()["model"]) == {"mine"}
+    alone = mechanism.table(Records(checkpoints.runs[:1]), quick)
+    assert {row.condition.model_title for row in alone.rows} == {"mine"}
+
+
+def test_curves_of_runs_of_one_model_are_told_apart(checkpoints, quick):
+    drawn = FIGURES["depth-curves"].figure(checkpoints, quick)
+    [legend] = drawn.figure.legends
+    named = {text.get_text(): line.get_color() for text, line in zip(legend.texts, legend.legend_handles, strict=True)}
+    assert {*named} >= {"mine (young)", "mine (trained)"}
+    assert named["mine (young)"] != named["mine (trained)"]
+    panels = {panel["condition"] for panel in drawn.shown["panels"]}
+    assert panels == {"mine (young) sums", "mine (young) more", "mine (trained) sums"}
 
 
 def test_no_table_tells_where_a_run_lies(tmp_path, synthetic):

@@ -72,7 +72,7 @@ def test_runs_without_a_step_are_named_with_the_remedy(series, synthetic, tmp_pa
     alone = synthetic.write_run(tmp_path / "unknown", [task], settings={})
     both = table("training", [series, alone], QUICK)
     assert len(both.rows) == 6
-    assert any("without a training step: unknown (name the model's folder step-1000" in note for note in both.notes)
+    assert any("without a training step: unknown (measure with a checkpoint" in note for note in both.notes)
     nothing = table("training", alone, QUICK)
     assert nothing.rows == ()
     assert "no run has a training step" in nothing.notes[-1]

@@ -6,11 +6,12 @@ Models, tasks and folders carry whatever name their owners wrote; `title` and `p
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from loopscope.store.schema import update_name
 from loopscope.studies.paper import model_names, models, set_titles
@@ -34,9 +35,13 @@ class Weights(StrEnum):
     """No weights at all."""
 
 
+G = TypeVar("G", bound=Any)
+
 _RANDOM = " (random weights)"
 LONGEST_TITLE = 60
 """Characters of a name in tables; JSON and CSV hold it in full."""
+UNSPLIT = "all"
+"""The split of rows of one's own that are not split."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ class Condition:
     """Of the run, with everything else about it; None for the log of a monitor."""
     info: TaskInfo | None = field(default=None, repr=False, compare=False)
     """What the manifest says of the task."""
+    names_run: bool = field(default=False, compare=False)
+    """Whether the model is printed with its run, as `told_apart` decides."""
 
     @property
     def bounds(self) -> str:
@@ -80,7 +87,12 @@ class Condition:
 
     @property
     def model_title(self) -> str:
-        """The model as tables print it; random weights are never left unsaid."""
+        """The model as tables print it, with the run in brackets where another run has the same model."""
+        return f"{self.plain_title} ({title(self.run)})" if self.names_run else self.plain_title
+
+    @property
+    def plain_title(self) -> str:
+        """The model without its run; random weights are never left unsaid."""
         published = model_names().get(bare_name(self.model))
         if published and self.weights in (Weights.PUBLISHED, Weights.UNVERIFIED):
             return published
@@ -94,8 +106,10 @@ class Condition:
 
     @property
     def set_title(self) -> str:
-        """The evaluation set as tables print it: `GSM8K test`."""
-        return set_titles().get(self.evaluation_set, f"{title(self.task)} {title(self.subset or self.split)}".rstrip())
+        """The evaluation set as tables print it: `GSM8K test`; a task whose rows are not split has its name alone."""
+        part = self.subset or self.split
+        own = f"{title(self.task)} {'' if part == UNSPLIT else title(part)}".rstrip()
+        return set_titles().get(self.evaluation_set, own)
 
     @property
     def finished(self) -> bool:
@@ -197,6 +211,19 @@ def conditions_of(run: StoredRun, label: str = "", model: str = "") -> list[Cond
 def at(condition: Condition, transition: int | None, n: int) -> Condition:
     """The same evaluation set at one update, with the number of questions found there."""
     return replace(condition, transition=transition, n=n)
+
+
+def told_apart(groups: Iterable[G]) -> tuple[G, ...]:
+    """The rows or groups of one study; the models of runs that share a model and evaluation set name their run."""
+    kept = tuple(groups)
+    runs = defaultdict(set)
+    for group in kept:
+        runs[group.condition.plain_title, group.condition.set_title].add(group.condition.run)
+    alike = set().union(*(each for each in runs.values() if len(each) > 1))
+    return tuple(
+        replace(group, condition=replace(group.condition, names_run=True)) if group.condition.run in alike else group
+        for group in kept
+    )
 
 
 def _weights(manifest: Manifest) -> Weights:

@@ -29,7 +29,7 @@ import polars as pl
 
 from loopscope.display import to_pandas
 from loopscope.stats import Bootstrap, Estimate, Statistic
-from loopscope.studies.conditions import Condition
+from loopscope.studies.conditions import Condition, told_apart
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -259,7 +259,9 @@ class Table:
         """A table of rows that were made elsewhere."""
         label = self.paper if self.paper.startswith("tab:") else f"tab:{self.name}"
         caption = " ".join((inspect.getdoc(self.function) or "").split())
-        return TableResult(self.name, label, self.title, caption, tuple(rows), self.panels, tuple(notes), self.keys)
+        return TableResult(
+            self.name, label, self.title, caption, told_apart(rows), self.panels, tuple(notes), self.keys
+        )
 
 
 TABLES: dict[str, Table] = {}

@@ -27,7 +27,7 @@ from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import sha256_bytes
 from loopscope.store.files import clear_write_errors, write_atomically
-from loopscope.studies.conditions import Condition, printable, shortened, spelled
+from loopscope.studies.conditions import Condition, printable, shortened, spelled, told_apart
 from loopscope.studies.declare import Table, TableResult
 from loopscope.studies.populations import Population, Selection, unfinished
 from loopscope.studies.records import Floats, Records
@@ -135,8 +135,8 @@ class FigureStudy:
 
     def of(self, given: Selection | TableResult, records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
         """The figure of groups or of a table that were made elsewhere."""
-        groups, rows = (given.kept, given.kept) if isinstance(given, Selection) else (given, given.rows)
-        if rows:
+        groups, some = (told_apart(given.kept), given.kept) if isinstance(given, Selection) else (given, given.rows)
+        if some:
             return self._drawn(self.function(groups, bootstrap or Bootstrap()), given.notes, records)
         return self._drawn(given.notes[-1] if given.notes else "nothing to draw", given.notes, records)
 
@@ -361,13 +361,11 @@ def names_of(conditions: Sequence[Condition]) -> list[str]:
     A single model is named once by the figure itself (`shared_model`).
     """
     models = len({condition.model_title for condition in conditions}) > 1
-    runs = len({str(condition) for condition in conditions}) < len(conditions)
     parts = (
         (
             literal(condition.model_title) if models else "",
             literal(condition.set_title),
             condition.update,
-            f"({literal(condition.run)})" if runs else "",
         )
         for condition in conditions
     )

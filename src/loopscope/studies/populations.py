@@ -155,7 +155,7 @@ def notes_on(conditions: Iterable[Condition]) -> tuple[str, ...]:
         if condition.weights is Weights.RANDOM:
             notes[f"{title(condition.model)} has random weights: its numbers describe no trained model"] = None
         if condition.weights is Weights.TOY:
-            notes[f"{condition.model_title} is a small model that ships with loopscope, not one of the paper's"] = None
+            notes[f"{condition.plain_title} is a small model that ships with loopscope, not one of the paper's"] = None
         if not condition.finished:
             progress = f"{condition.n} of {condition.expected} questions"
             notes[f"{condition.run}{_UNFINISHED}{progress} of {condition.set_title}"] = None

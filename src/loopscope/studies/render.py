@@ -166,9 +166,6 @@ def _pivoted(result: TableResult, panel: Panel) -> list[Sheet]:
     measures = tuple(column for column in panel.columns if not column.left)
     leading = [_line(result, row, leads) for row in result.rows]
     sides = [str(row[panel.across]) for row in result.rows]
-    if len(set(zip(leading, sides, strict=True))) < len(result.rows):
-        # Two runs of one condition: name the run, or one would hide the other.
-        sides = [f"{side} ({row.condition.run})" for side, row in zip(sides, result.rows, strict=True)]
     lines: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
     for lead, side, row in zip(leading, sides, result.rows, strict=True):
         lines.setdefault(lead, {})[side] = _line(result, row, measures)

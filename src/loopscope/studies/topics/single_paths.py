@@ -344,8 +344,5 @@ def _regrets(axes: Axes, shown: list[Shown]) -> None:
 def _series_names(shown: Sequence[Shown]) -> list[str]:
     """What distinguishes the conditions, in as few words as possible."""
     conditions = [one.updates.condition for one in shown]
-    for name in ("model_title", "set_title", "update"):
-        names = [str(getattr(condition, name)) for condition in conditions]
-        if len(set(names)) == len(names):
-            return names
-    return [condition.run for condition in conditions]
+    names = [[str(getattr(each, name)) for each in conditions] for name in ("model_title", "set_title", "update")]
+    return next((each for each in names if len(set(each)) == len(each)), names[0])

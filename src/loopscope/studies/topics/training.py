@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from loopscope.errors import setting
 from loopscope.monitor_log import MonitorLog
 from loopscope.path import Outcome
 from loopscope.stats import Best, Bootstrap, Estimate, Interval, Mean, Ratio
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+REMEDY = "measure with a checkpoint whose folder is named step-1000; `ls.Monitor(log=…)` watches a model in memory"
+"""How a study of a training gets its steps."""
 OUTCOMES = {
     **{"finite_step": Outcome.FINITE_STEP_FAILURE, "directional": Outcome.DIRECTIONAL_FAILURE},
     **{"neutral": Outcome.NEUTRAL, "progressing": Outcome.PROGRESSING},
@@ -78,13 +79,11 @@ def _steps(records: Records) -> Selection:
     kept = tuple(steps[place] for steps in found.values() for place in sorted(steps))
     notes = list(notes_on(one.condition for one in kept))
     if unknown:
-        how = f"name the model's folder step-1000, or measure with {setting('training_step', 1000)}"
-        notes.append(f"without a training step: {', '.join(unknown)} ({how})")
+        notes.append(f"without a training step: {', '.join(unknown)} ({REMEDY})")
     if records.logs:
         notes.append("a monitor's log holds means and standard errors: its intervals are normal, its best depths bare")
     if not kept:
-        how = f"measure checkpoints whose folders are named as step-1000, or give {setting('training_step', 1000)}"
-        notes.append(records.nothing(f"no run has a training step: {how}"))
+        notes.append(records.nothing(f"no run has a training step: {REMEDY}"))
     return Selection(kept, tuple(notes))
 
 
