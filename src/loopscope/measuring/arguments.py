@@ -10,6 +10,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,8 @@ DEEPEST = 10_000
 """The deepest loop that can be asked for."""
 MOST_QUESTIONS = 1_000_000_000
 """The largest number of questions that a limit, a unit or a batch can name."""
+MOST_NUMBERS = 1_000_000
+"""The most numbers in a list of rows, depths or transitions."""
 _BUDGETS = {"cuda": 65536}
 _CPU_BUDGET = 4096
 
@@ -222,7 +225,10 @@ def _numbers(name: str, given: int | Iterable[int], largest: int) -> tuple[int, 
     listed = [single] if single is not None else given
     if isinstance(listed, bytes | Mapping) or not isinstance(listed, Iterable):
         raise LoopscopeError(f"{setting(name, given)} is not a number or a list of numbers: give e.g. [1, 2]")
-    return tuple(whole(name, number, 0, largest) for number in listed)
+    numbers = list(islice(listed, MOST_NUMBERS + 1))
+    if len(numbers) > MOST_NUMBERS:
+        raise LoopscopeError(f"{setting(name)} gives more than {MOST_NUMBERS:,} numbers: give fewer, or leave it out")
+    return tuple(whole(name, number, 0, largest) for number in numbers)
 
 
 LONGEST_STEP = 4.0

@@ -20,7 +20,7 @@ import torch
 
 from loopscope.errors import LARGEST_SEED, LoopscopeError, setting, shown, switch, text, whole
 from loopscope.models.checkpoint import fetch_description, fetch_weights, open_checkpoint, read_config, stored_names
-from loopscope.models.families import build_model, check_architecture, detect_family
+from loopscope.models.families import architecture_of, build_model, check_architecture, detect_family
 from loopscope.models.in_memory import ModelSpec, spec_of, taken
 from loopscope.models.registry import RUN_DTYPE, Source, parse_name
 from loopscope.models.user_models import built, load_code, load_entry_point, model_arguments, user_models
@@ -223,8 +223,8 @@ def _needs_transformers(config: Mapping[str, Any], chosen: Mapping[str, Any]) ->
     """Whether layers are to be looped of an architecture that is not written here."""
     from loopscope.models.families.layer_loop import ARCHITECTURES
 
-    named = next(iter(config.get("architectures") or ()), None)
-    return "loop" in chosen and isinstance(named, str) and named not in ARCHITECTURES
+    named = architecture_of(config)
+    return "loop" in chosen and named is not None and named not in ARCHITECTURES
 
 
 def _loop_with_transformers(

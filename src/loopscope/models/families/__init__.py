@@ -96,14 +96,20 @@ def detect_family(config: Mapping[str, Any], tensors: Collection[str] | None) ->
     raise LoopscopeError(f"the checkpoint's tensors do not say whether it is {names}: is it incomplete?")
 
 
+def architecture_of(config: Mapping[str, Any]) -> str | None:
+    """The first of `architectures` in config.json."""
+    listed = config.get("architectures")
+    first = listed[0] if isinstance(listed, list) and listed else None
+    return first if isinstance(first, str) else None
+
+
 def check_architecture(config: Mapping[str, Any]) -> list[Family]:
     """The families that config.json may mean: one, or several that only their tensors tell apart.
 
     Raises:
         LoopscopeError: for an unknown or contradictory architecture.
     """
-    architecture = next(iter(config.get("architectures") or ()), None)
-    named = [name for name in (architecture, config.get("model_type")) if isinstance(name, str)]
+    named = [name for name in (architecture_of(config), config.get("model_type")) if isinstance(name, str)]
     named = named or [name for key in ("_class_name", "model_class_name") if isinstance(name := config.get(key), str)]
     known = list(families().values())
     fitting = [one for one in known if named and set(named) <= set(one.kinds)]
