@@ -68,7 +68,7 @@ def test_other_weights_are_refused(checkpoint: Callable[[str], str], tmp_path: P
     weights[-1] ^= 1
     (folder / "model.safetensors").write_bytes(bytes(weights))
     (finding,) = verify(run.path, measure_again).findings
-    assert "not the sources of the run: model.weights.model.safetensors" in str(finding)
+    assert "not the sources of the run: the model is not the same (model.safetensors)" in str(finding)
     shutil.rmtree(folder)
     (finding,) = verify(run.path, measure_again).findings
     assert "cannot be measured again" in str(finding)
@@ -82,7 +82,7 @@ def test_other_data_is_refused(checkpoint: Callable[[str], str], tmp_path: Path)
     named = partial(measure_again, named=Named(tasks=(str(path),)))
     assert verify(run.path, named).ok
     path.write_text(json.dumps({"prompt": "a", "solution": " c"}) + "\n")
-    assert "not the sources of the run: task.mine/all.data_sha256" in str(verify(run.path, named).findings[0])
+    assert "not the sources of the run: task.mine/all.data is not the same" in str(verify(run.path, named).findings[0])
     path.unlink()
     (finding,) = verify(run.path, named).findings
     assert "does not exist" in str(finding)
