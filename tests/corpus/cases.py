@@ -3,7 +3,6 @@
 import declared
 import files
 import objects
-import runs
 import settings
 
 CASES = tuple(case for module in (settings, files, declared, objects, runs) for case in module.cases())

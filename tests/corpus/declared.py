@@ -108,7 +108,7 @@ def _config() -> Iterator[Case]:
 
 def _manifest() -> Iterator[Case]:
     """Resealed: every record names the altered manifest, as a stranger would send it."""
-    from runs import read_everything, resealed
+    from run_folders import read_everything, resealed
 
     from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, ModelInfo, TaskInfo
 

@@ -66,7 +66,7 @@ class Slot:
 
 
 def slots() -> Iterator[Slot]:
-    from runs import MANIFEST, RECORD, SHARD, read_everything
+    from run_folders import MANIFEST, RECORD, SHARD, read_everything
 
     import loopscope as ls
     from loopscope.control.heads import load_head

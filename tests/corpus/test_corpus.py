@@ -80,7 +80,7 @@ def test_every_case_has_a_name_of_its_own(corpus: tuple[Any, ...]) -> None:
 
 
 def test_every_command_that_opens_a_run_is_given_a_run_that_names_code() -> None:
-    from runs import OPENING
+    from run_folders import OPENING
 
     from loopscope.cli.app import COMMANDS
 
