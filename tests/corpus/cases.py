@@ -5,4 +5,4 @@ import files
 import objects
 import settings
 
-CASES = tuple(case for module in (settings, files, declared, objects, runs) for case in module.cases())
+CASES = tuple(case for module in (settings, files, declared, objects, run_folders) for case in module.cases())
