@@ -214,12 +214,27 @@ def test_experts_are_a_weighted_sum_of_the_chosen():
         ({"rope_head_dim": 4}, "rope_head_dim 4 is not supported"),
         ({"huginn_prelude_orthogonal": True, "huginn_input_injection": "linear"}, "huginn_prelude_orthogonal needs"),
         ({"huginn_hierarchical_state": "split_hl", "huginn_state_init": "input"}, "not supported with two states"),
+        ({"num_experts": 4}, "0 experts cannot be active"),
     ],
 )
 def test_what_the_facts_do_not_cover_is_refused_in_one_line(fields, line):
     with pytest.raises(LoopscopeError, match=line) as refused:
         IfmLoopedConfig.read({"model": SMALL | fields})
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("family", ATTRACTOR)
+def test_the_published_solver(dump, model_for, family):
+    model, expected = model_for(family), dump(family, "solver")
+    found = model.solve(Batch.of(expected["input_ids"]))
+    assert found.iterations == expected["iters"]
+    assert found.residual == pytest.approx(expected["rel_residual"].item(), rel=0.02)
+    assert (found.state - expected["raw"]).abs().max() / expected["raw"].abs().max() < 1e-4
+    steps = dump(family, "anderson")
+    for count in range(1, 9):
+        at = model.solve(Batch.of(steps["input_ids"]), max_iter=count, min_iter=0, tol=0.0)
+        assert at.iterations == count
+        assert (at.state - steps["raw"][count - 1]).abs().max() / steps["raw"][count - 1].abs().max() < 1e-4
 
 
 def test_a_fixed_point_of_attractor_is_half_the_core_of_its_sum(model_for):

@@ -7,13 +7,13 @@ Core blocks scale each branch by gamma_max · sigmoid(raw_gamma), channel by cha
 interleaved pairs and then normed head by head without a weight.
 
 The model was trained at convergence: there is no trained depth. A step here is one plain iteration, which is causal.
-The published result is that of Anderson's method, whose weights come from a whole row: later tokens and padding change
-earlier logits, and one row's stopping rule waits for the others. It is not computed here.
+The published result is that of Anderson's method (`solve`), whose weights come from a whole row: later tokens and
+padding change earlier logits, and one row's stopping rule waits for the others.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,10 @@ from loopscope.models.layers.mask import KeyValueCache
 from loopscope.models.layers.residual import Block, Names, RMSNorm
 from loopscope.models.layers.rope import Rotary
 from loopscope.models.protocol import Context
+
+WORST_RESIDUAL = 1e4
+RIDGE = 1e-4
+"""On the diagonal of the residuals' products in Anderson's method."""
 
 
 class AttractorConfig(FamilyConfig):
@@ -52,6 +56,12 @@ class AttractorConfig(FamilyConfig):
     tie_embeddings: bool = True
     layer_scale_init: Number | None = 0.25
     gamma_max: Number = 1.0
+    solver: Literal["anderson", "fpi"] = "anderson"
+    max_iter: Size = 12
+    min_iter: int = 0
+    tol: float = 1e-3
+    anderson_m: Size = 5
+    anderson_beta: Number = 1.0
     rope_settings: RopeSettings = RopeSettings()
     # The defaults of the published code's base class are not the releases'.
     norm_class_name: Literal["RMSNorm"]
@@ -85,6 +95,20 @@ class AttractorBlock(Block):
             return branch
         raw = self.raw_gamma_attn if names is self.attention_names else self.raw_gamma_mlp
         return branch * (self.gamma_max * torch.sigmoid(raw))
+
+
+class Solution(NamedTuple):
+    """Where a solver ended.
+
+    Attributes:
+        state: y, [B, S, D].
+        iterations: evaluations of f.
+        residual: the last relative residual |f(y) − y| / |y|, of the row where it is largest.
+    """
+
+    state: Tensor
+    iterations: int
+    residual: float
 
 
 @family("attractor", AttractorConfig, "AttractorConfig", "EQLMConfig", "Attractor")
@@ -132,3 +156,46 @@ class Attractor(LoopedDecoder):
     def readout_layers(self) -> Readout:
         """The norm and the head."""
         return Readout(self.lm_head, self.transformer["ln_f"])
+
+    @torch.no_grad()
+    def solve(
+        self, batch: Batch, *, max_iter: int | None = None, min_iter: int | None = None, tol: float | None = None
+    ) -> Solution:
+        """The published result: the checkpoint's own solver, over all rows of the batch at once.
+
+        Left out, the limits are the checkpoint's; the published evaluation takes 64, 8 and 1e-4.
+        """
+        config, context = self.config, self.embed(batch)
+        most = config.max_iter if max_iter is None else max_iter
+        least = min(config.min_iter if min_iter is None else min_iter, most)
+        tolerance, memory = config.tol if tol is None else tol, config.anderson_m
+        anderson = config.solver == "anderson" and most > 2
+        shape = context.state.shape
+        points: list[Tensor] = []
+        values: list[Tensor] = []
+        x = context.state
+        for count in range(1, most + 1):
+            if anderson and count > 2:
+                x = _mixed(points[-memory:], values[-memory:], config.anderson_beta).reshape(shape).to(x.dtype)
+            value = self.step(x, context)
+            flat_x, flat_value = x.flatten(1).float(), value.flatten(1).float()
+            points, values = [*points[1 - memory :], flat_x], [*values[1 - memory :], flat_value]
+            residual = float(((flat_value - flat_x).norm(dim=1) / flat_x.norm(dim=1).clamp_min(1e-9)).max())
+            x = value
+            if (not anderson or count > 2) and count >= least and not tolerance <= residual <= WORST_RESIDUAL:
+                break
+        return Solution(x, count, residual)
+
+
+def _mixed(points: list[Tensor], values: list[Tensor], beta: float) -> Tensor:
+    """Anderson's next point of every row, [B, S·D], from the last points and their values."""
+    x, f = torch.stack(points, 1), torch.stack(values, 1)
+    residuals, count = f - x, x.shape[1]
+    system = x.new_zeros(x.shape[0], count + 1, count + 1)
+    system[:, 0, 1:] = system[:, 1:, 0] = 1.0
+    system[:, 1:, 1:] = residuals @ residuals.mT + RIDGE * torch.eye(count, dtype=x.dtype, device=x.device)
+    right = x.new_zeros(x.shape[0], count + 1, 1)
+    right[:, 0] = 1.0
+    weights = torch.linalg.solve(system, right)[:, 1:].mT
+    mixed: Tensor = (beta * weights @ f + (1 - beta) * weights @ x)[:, 0]
+    return mixed

@@ -75,6 +75,9 @@ class IfmLoopedConfig(FamilyConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        active = self.num_activated_experts
+        chosen = not self.num_experts or 0 < active <= self.num_experts
+        self.require(chosen, f"{active} experts cannot be active of {self.num_experts}")
         whole_head = self.rope_head_dim in (None, self.sizes.head_width)
         self.require(whole_head, f"rope_head_dim {self.rope_head_dim} is not supported")
         if self.arch == "transformer":  # the other one names its layers by huginn_prelude_layers
