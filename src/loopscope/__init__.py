@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         option_path,
     )
     from loopscope.run import Run
-    from loopscope.studies.run_diff import diff
+    from loopscope.studies.runs import diff
     from loopscope.tasks import Task, load_task
 
 _HOMES = {
@@ -68,7 +68,7 @@ _HOMES = {
         *("affine_path", "affine_path_from_states", "nonlinear_path", "nonlinear_path_from_states", "option_path"),
     ),
     "run": ("Run",),
-    "studies.run_diff": ("diff",),
+    "studies.runs": ("diff",),
     "tasks": ("Task", "load_task"),
 }
 """Where each name is, by the module that has it."""

@@ -14,7 +14,7 @@ from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.arguments import BatchPolicy
 from loopscope.measuring.config import PROTOCOLS
-from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
+from loopscope.reproduction.reproduce import chosen_runs, paper_runs
 from loopscope.run import Run
 from loopscope.studies import FIGURES, TABLES
 from loopscope.studies.paper import model_names, models, tables
@@ -168,7 +168,6 @@ _BEYOND = {
     "certificates",
     "convergence",
     "families",
-    "longer-steps",
     "training",
 }
 """Studies with a label of their own that the paper does not have."""

@@ -11,7 +11,7 @@ import pytest
 
 from loopscope.cli.app import exit_code
 from loopscope.models.tokenizer import load_tokenizer
-from loopscope.reproduction.paper_runs import paper_runs
+from loopscope.reproduction.reproduce import paper_runs
 from loopscope.reproduction.stand_ins import TOKENIZER, write_stand_ins
 from loopscope.tasks.known_tasks import BENCHMARKS
 from loopscope.tasks.load import load_task

@@ -17,7 +17,7 @@ from loopscope.stats import (
     Ratio,
     Spearman,
 )
-from loopscope.stats.statistics import Block
+from loopscope.stats.bootstrap import Block
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def test_block_size_does_not_change_the_draws(monkeypatch):
     rng = np.random.default_rng(1)
     values = rng.exponential(size=57)
     whole = Bootstrap(resamples=101).replicates({0: Mean(values)})[0]
-    monkeypatch.setattr("loopscope.stats.resampling.BLOCK_ELEMENTS", 200)
+    monkeypatch.setattr("loopscope.stats.bootstrap.BLOCK_ELEMENTS", 200)
     pieces = Bootstrap(resamples=101).replicates({0: Mean(values)})[0]
     np.testing.assert_allclose(pieces, whole, rtol=1e-13)
 
 
 def test_counts_are_resamples_of_n_records(monkeypatch):
-    monkeypatch.setattr("loopscope.stats.resampling.BLOCK_ELEMENTS", 90)
+    monkeypatch.setattr("loopscope.stats.bootstrap.BLOCK_ELEMENTS", 90)
     blocks = list(Bootstrap(resamples=50).counts(9))
     assert [len(block) for block in blocks] == [10, 10, 10, 10, 10]
     assert all((block.sum(axis=1) == 9).all() and (block >= 0).all() for block in blocks)

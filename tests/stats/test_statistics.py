@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from loopscope.stats import Auroc, Spearman
-from loopscope.stats.statistics import Block
+from loopscope.stats.bootstrap import Block
 
 few_values = arrays(np.float64, 12, elements=st.sampled_from([-1.0, -0.5, 0.0, 0.5, 2.0]))
 multiplicities = arrays(np.float64, 12, elements=st.integers(0, 3).map(float))

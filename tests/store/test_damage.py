@@ -32,7 +32,6 @@ FEW_TABLES = (
     "depth-coverage",
     "mechanism",
     "certificates",
-    "longer-steps",
     "tokens",
     "control",
     "transition-selection",

@@ -10,7 +10,7 @@ import loopscope as ls
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError, command_line_words
 from loopscope.stats import Bootstrap
-from loopscope.studies.run_diff import NAMES, checks, parse_limits
+from loopscope.studies.runs import NAMES, checks, parse_limits
 
 FEW = Bootstrap(resamples=60)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from loopscope.studies.summary import Finding, first_finding, run_lines
+from loopscope.studies.runs import Finding, first_finding, run_lines
 
 
 def run_of(tmp_path, synthetic, **paths):

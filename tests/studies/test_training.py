@@ -47,7 +47,6 @@ def test_steps_come_in_order_and_numbers_are_those_of_the_questions(series, synt
         assert row["accumulated_curvature"].value == pytest.approx(paths.Q.mean())
         failures = (paths.A > 0) & (gain < 0)
         assert row["finite_step"].value == pytest.approx(failures.mean())
-        assert row["quarter_gain"].value == pytest.approx((paths.A / 4 + paths.Q / 16).mean())
         shares = (row["finite_step"], row["directional"], row["neutral"], row["progressing"])
         assert sum(share.value for share in shares) == pytest.approx(1.0)
         expected = stats.bootstrap(
@@ -118,7 +117,6 @@ def log(series, tmp_path):
                 **told("utility_after", rows["utility_after"].to_numpy()),
                 **told("gain", gain),
                 **told("slope", slope),
-                **told("quadratic", rows["quadratic"].to_numpy()),
                 **told("accumulated_curvature", gain - slope),
                 **told("finite_step", ((slope > 0) & (gain < 0)) * 1.0),
                 **told("directional", ((slope <= 0) & (gain < 0)) * 1.0),

@@ -52,7 +52,7 @@ def demo(
     progress: Annotated[str, flag("--progress", "How progress is shown.", choices=PROGRESS)] = "auto",
 ) -> None:
     """Measure an embedded model on texts it never saw, say what was found, and write the report; no network."""
-    from loopscope.studies.summary import first_finding, run_lines
+    from loopscope.studies.runs import first_finding, run_lines
 
     folder, began = Path(output), time.monotonic()
     print("toy-ouro, a small looped model that ships with loopscope, on texts it never saw (float32):", flush=True)

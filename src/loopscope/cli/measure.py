@@ -112,8 +112,7 @@ def reproduce(
     """The paper in one command: every run, then tables, figures, the comparison and the page."""
     from loopscope.api import notify
     from loopscope.errors import text
-    from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
-    from loopscope.reproduction.reproduce import Reproduction, plan_of_all, plan_of_run
+    from loopscope.reproduction.reproduce import Reproduction, chosen_runs, paper_runs, plan_of_all, plan_of_run
     from loopscope.reproduction.stand_ins import stand_in_options
 
     output = text("output", output)

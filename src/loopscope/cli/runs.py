@@ -26,8 +26,8 @@ def diff(
     format: TableFormat = "text",
 ) -> None:
     """Two of your runs on the same questions: differences with intervals, and a check for CI."""
-    from loopscope.studies.run_diff import checks, parse_limits
-    from loopscope.studies.run_diff import diff as compare_runs
+    from loopscope.studies.runs import checks, parse_limits
+    from loopscope.studies.runs import diff as compare_runs
 
     choice("format", format, FORMATS)
     limits = parse_limits(fail_if or [])

@@ -115,7 +115,7 @@ def studies() -> None:
     from loopscope.studies import FIGURES, TABLES
 
     for title, group in (("Tables", TABLES), ("Figures", FIGURES)):
-        lines = [(study.name, study.summary, study.needs, study.paper) for study in group.values()]
+        lines = [(study.name, study.title, study.needs, study.paper) for study in group.values()]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         print(title)
         for line in lines:

@@ -63,8 +63,8 @@ class Control:
     def __str__(self) -> str:
         return "\n".join(str(table) for table in (self.table, self.scales) if table.rows)
 
-    def _repr_html_(self) -> str:
-        return "".join(table.to_html() for table in (self.table, self.scales) if table.rows)
+    def _repr_markdown_(self) -> str:
+        return "\n".join(table.to_markdown() for table in (self.table, self.scales) if table.rows)
 
 
 def control(

@@ -14,7 +14,7 @@ import numpy as np
 from loopscope.path import GRID, Outcome
 from loopscope.report.evaluation_set import EvaluationSet, snippet
 from loopscope.studies.conditions import Weights
-from loopscope.studies.summary import finding
+from loopscope.studies.runs import finding
 
 
 @dataclass(frozen=True)

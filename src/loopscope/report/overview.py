@@ -15,8 +15,8 @@ from loopscope.report.evaluation_set import EvaluationSet
 from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.studies.declare import Row, TableResult
 from loopscope.studies.records import DepthSweep, Records, Updates
-from loopscope.studies.summary import clearly, finding, leading_update
-from loopscope.studies.topics.depths import running_best
+from loopscope.studies.runs import clearly, finding, leading_update
+from loopscope.studies.topics.depths import first_decline
 
 Tables = Mapping[str, TableResult]
 
@@ -155,7 +155,7 @@ def outcome_shares(updates: Updates, bootstrap: Bootstrap) -> list[dict[str, Any
 def depth_summary(sweep: DepthSweep, bootstrap: Bootstrap) -> dict[str, Any]:
     """Mean utility at every depth with its interval, the best depth and the first confirmed decline."""
     means = bootstrap.estimate({depth: Mean(sweep.utility[:, at]) for at, depth in enumerate(sweep.depths)})
-    decline = next((pair for pair in running_best(sweep, bootstrap) if pair.declines), None)
+    decline = first_decline(sweep, bootstrap)
     ends = (decline.reference, decline.depth) if decline else None
     peak = sweep.depths[int(np.argmax(sweep.utility.mean(axis=0)))]
     return {

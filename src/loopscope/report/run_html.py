@@ -9,7 +9,7 @@ from loopscope.report.sentences import signed
 from loopscope.store import StoredRun
 from loopscope.studies.conditions import printable
 from loopscope.studies.records import Records, Updates
-from loopscope.studies.summary import finding, run_lines
+from loopscope.studies.runs import finding, run_lines
 
 BAR = 140
 """Pixels of a bar of shares."""

@@ -14,7 +14,7 @@ from inverted_kinds import Kind, paths
 from inverted_tables import Maker
 
 from loopscope.reproduction import reproduce
-from loopscope.reproduction.paper_runs import paper_runs
+from loopscope.reproduction.reproduce import paper_runs
 from loopscope.run import Run
 from loopscope.stats import Bootstrap
 from loopscope.studies.paper import EXACT, cells, claims

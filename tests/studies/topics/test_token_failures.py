@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from loopscope.stats import Bootstrap
-from loopscope.studies.topics.tokens import tokens
+from loopscope.studies.topics.mechanism import tokens
 
 duckdb = pytest.importorskip("duckdb")
 
