@@ -103,7 +103,7 @@ def reproduce(
     models: Annotated[str, flag("--models", "Models of the paper: ouro-1.4b, ouro-2.6b, huginn-0125.")] = "",
     tasks: Annotated[str, flag("--tasks", "Tasks of the paper, e.g. gsm8k,hellaswag.")] = "",
     updates_only: Annotated[bool, flag("--updates-only", "Leave out the sweeps of depth.")] = False,
-    checkpoints: Annotated[str, flag("--checkpoints", "Copies of models: ouro-1.4b=FOLDER,huginn-0125=FOLDER.")] = "",
+    checkpoints: Annotated[str, flag("--checkpoints", "Copies of models: ouro-1.4b=FOLDER[@sha256:HEX],…")] = "",
     random_weights: Annotated[bool, flag("--random-weights", "Rehearse it without any checkpoint.")] = False,
     stand_ins: Annotated[bool, flag("--stand-ins", "Generated questions as long as the benchmarks'.")] = False,
     config: ConfigFlag = None,

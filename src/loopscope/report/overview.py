@@ -111,7 +111,7 @@ def step_gains(updates: Updates, bootstrap: Bootstrap) -> dict[str, Estimate]:
     """Mean φ over all questions at the scales of simple rules and of the oracles, from shared resamples."""
     statistics = {"full": Mean(updates.gain)}
     if updates.has("grid_gain"):
-        chosen = oracles(uniform_grid(5), updates.action_gain)
+        chosen = oracles(uniform_grid(5), updates.grid_gain[:, ::5])
         statistics |= {
             "quarter": Mean(updates.quarter_gain),
             "halt": Mean(chosen.halt),

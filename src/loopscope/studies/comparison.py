@@ -368,7 +368,7 @@ def claimed(rows: Sequence[Row], how: str, of: Sequence[str]) -> float | None:
         first = [a / b for a, b in zip(first, second, strict=True)]
     if how == "largest":
         return max(map(abs, first))
-    return {"sum": sum, "lowest": min, "highest": max}[how](first)
+    return sum(first) if how == "sum" else min(first) if how == "lowest" else max(first)
 
 
 def paper_tables(comparison: Comparison) -> dict[str, TableResult]:

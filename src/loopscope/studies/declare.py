@@ -142,15 +142,21 @@ class TableResult:
 
     def to_text(self) -> str:
         """Aligned plain text."""
-        return _renderers().as_text(self)
+        from loopscope.studies.render import as_text
+
+        return as_text(self)
 
     def to_markdown(self) -> str:
         """A Markdown pipe table."""
-        return _renderers().as_markdown(self)
+        from loopscope.studies.render import as_markdown
+
+        return as_markdown(self)
 
     def to_latex(self) -> str:
         """A booktabs table with the paper's heads."""
-        return _renderers().as_latex(self)
+        from loopscope.studies.render import as_latex
+
+        return as_latex(self)
 
     def to_csv(self) -> str:
         """The frame as CSV without control characters; what a spreadsheet would compute gets an apostrophe."""
@@ -205,12 +211,6 @@ _CONDITION = {
     **{"n": "measured_questions", "expected": "expected_questions", "finished": "finished"},
     **{name: name for name in ("transition", "states", "readout")},
 }
-
-
-def _renderers() -> Any:
-    from loopscope.studies import render
-
-    return render
 
 
 def _number(value: Value) -> float | int | str | None:

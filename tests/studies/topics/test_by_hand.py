@@ -96,7 +96,7 @@ HAND: dict[str, dict[str, dict[str, Any]]] = {
     # |A+Q| is zero for question 3 alone; C = 0.375 at question 7 exceeds |A+Q| = 0.25. The gap there is 0.125 = M/6.
     "guaranteed-signs": {
         "": {
-            **{"n": 8, "signs": 6, "right_signs": 6, "integrated_covers": 8, "taylor_covers": 8, "gap": 0.0},
+            **{"n": 8, "signs": 6, "right_signs": 6, "gap": 0.0},
             # Rising and concave throughout: 0, 1, 3 and 7; only 0 and 7 end before 1: 2A/μ = 0.5, 2, 1 and 0.75.
             **{"rooted": 4, "bounded": 2, "width": (1.5 / 2 - 1.5 / 2.75) / 4, "distance": (1.5 / 2 - 1.5 / 2.75) / 2},
         }
@@ -260,13 +260,8 @@ CASES = [
         *("certificates", [0.5, 0.25, -0.5, 0.5], [-0.25, -0.5, -0.5, -0.25]),
         {
             "": {
-                "updates": 4,
-                "certified": 3,
-                "share": 0.75,
-                "failures": 1,
-                "recovered": 1,
-                "lost": 0,
-                "contradicted": 0,
+                **{"updates": 4, "certified": 3, "share": 0.75, "failures": 1},
+                **{"recovered": 1, "lost": 0, "contradicted": 0},
             }
         },
     ),

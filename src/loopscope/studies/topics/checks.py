@@ -22,7 +22,7 @@ FP64 = ("fp64_slope", "fp64_quadratic", "fp64_gain")
 
 CHECKED = groups_of(
     lambda records: [each for each in records.updates if each.has_some("scalar_quadratic") or each.has(*FP64)],
-    lambda records: records.nothing(f"no scalar check and no FP64 path: measure with {setting('level', 'grid')}"),
+    lambda records: records.nothing(f"no scalar check or FP64 path: measure with {setting('level', 'full')}"),
     "grid",
 )
 
