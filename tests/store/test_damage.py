@@ -1,4 +1,4 @@
-"""Readers refuse what does not match its hash, and the same command repairs it; `tests/test_flipped_bits.py` has more."""
+"""Readers refuse what does not match its hash, and the same command repairs it; see also `test_flipped_bits.py`."""
 
 from collections.abc import Callable
 from pathlib import Path
