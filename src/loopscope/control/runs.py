@@ -16,8 +16,7 @@ import numpy as np
 from loopscope.control.act import Questions, act, costs_of, measure_lines
 from loopscope.control.comparison import Comparison, Tested, update_of
 from loopscope.control.offline import Costs, Result, known_costs, score
-from loopscope.control.policies import FixedScale, Taps
-from loopscope.control.policy import Policy
+from loopscope.control.policies import FixedScale, Policy, Taps
 from loopscope.errors import LoopscopeError, choice, setting, shown, text
 from loopscope.measuring.progress import Progress
 from loopscope.measuring.verify import Named, Sources, config_of
@@ -118,7 +117,7 @@ def control(
         costs, known = with_model.costs(pair.sources[1][0], outside_cost, check_cost), own
         if heads is not None:
             pair, learned = with_model.learned(pair, Path(heads))
-            known = [*own, *learned]
+            known = own + learned
         if tier != "trace":
             pair = with_model.lines(pair)
         return dataclasses.replace(pair, costs=costs, policies=tuple(known))
@@ -163,10 +162,8 @@ class _WithModel:
             if counted is None:
                 with borrowed(self._named.model):
                     counted = costs_of(load_configured_model(config_of(run, self._named)))
-            outside, check = (
-                (counted.outside if outside is None else outside),
-                (counted.check if check is None else check),
-            )
+            outside = counted.outside if outside is None else outside
+            check = counted.check if check is None else check
         return Costs(outside, check)
 
     def both(self, pair: TracePair) -> Iterator[tuple[Any, Questions, Any]]:
