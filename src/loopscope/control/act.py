@@ -129,11 +129,6 @@ def keeping_keys(model: LoopedModel) -> Any:
     return model
 
 
-def beyond(z_RV: Tensor, reference_RV: Tensor | None, omega_R: Tensor, direction: Direction) -> Tensor:
-    """The logits z + omega · u (`Policy.direction`)."""
-    return z_RV + omega_R[:, None] * _change(z_RV, reference_RV, direction)
-
-
 def _change(z_RV: Tensor, reference_RV: Tensor | None, direction: Direction) -> Tensor:
     """The change u along a direction; logits are centred before they are compared as vectors."""
     u_RV = z_RV
@@ -182,9 +177,9 @@ class Acted:
         self.loops_BS = torch.zeros(mask_BS.shape, dtype=torch.int64, device=mask_BS.device)
         self.checks_BS, self.omega_BS = self.loops_BS.clone(), self.loops_BS.float()
         self._logits: dict[int, Tensor] = {}
-        memory: dict[str, Any] = {}
+        self._memory: dict[str, Any] = {}
         for depth in range(1, loops + 1):
-            self._decide(depth, self._step(depth), memory)
+            self._decide(depth, self._step(depth))
             if policy.reference == depth:
                 self._reference_BSD = self.state_BSD
                 self.checks_BS += (depth not in self._logits) & ~self._stopped_BS
@@ -199,7 +194,8 @@ class Acted:
             return self._read_at(self.state_BSD, where_N2)
         # The final state is read last: a readout that attends keeps the keys that it wrote last.
         reference_NV = None if self._reference_BSD is None else self._read_at(self._reference_BSD, where_N2)
-        return beyond(self._read_at(self.state_BSD, where_N2), reference_NV, omega_N, self._policy.direction)
+        z_NV = self._read_at(self.state_BSD, where_N2)
+        return z_NV + omega_N[:, None] * _change(z_NV, reference_NV, self._policy.direction)
 
     def _step(self, depth: int) -> Tensor:
         """H_t proposed for every position."""
@@ -212,7 +208,7 @@ class Acted:
         self.loops_BS += ~self._stopped_BS
         return torch.where(kept, before, made)
 
-    def _decide(self, depth: int, made: Tensor, memory: dict[str, Any]) -> None:
+    def _decide(self, depth: int, made: Tensor) -> None:
         """The policy's decision, carried out."""
         before, at = self.state_BSD, self._where_R2.unbind(1)
         going_R = ~self._stopped_BS[at]
@@ -230,7 +226,7 @@ class Acted:
 
         chance = None if self._gate is None else torch.sigmoid(self._gate.logits(made, None)[at]).float()
         states = [state[at].float() for state in (made, before, self._before_BSD) if state is not None]
-        decision = decision_of(self._policy, live(depth, states, logits, chance), memory, len(going_R))
+        decision = decision_of(self._policy, live(depth, states, logits, chance), self._memory, len(going_R))
         scale_R = torch.where(going_R, each(decision.scale, made.dtype), 1.0)
         scaled_R, was_read = scale_R != 1, depth in self._logits
         if bool(scaled_R.any()):
