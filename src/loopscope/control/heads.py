@@ -42,10 +42,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from loopscope.control.act import Questions
-from loopscope.control.policies import ThresholdRule
-from loopscope.control.policy import Array, Decision, Policy, Seen
-from loopscope.control.signals import of_states
+from loopscope.control.act import Questions, of_states
+from loopscope.control.policies import Array, Decision, Policy, Seen, ThresholdRule
 from loopscope.control.trace import SCALES, Trace
 from loopscope.errors import LoopscopeError
 from loopscope.limits import check_regular
