@@ -163,8 +163,8 @@ def test_updates_alone_have_no_further_depths() -> None:
         chosen_runs(paper_runs(), only=["option-responses"], updates_only=True)
 
 
+# Studies with a label of their own that the paper does not have.
 _BEYOND = {"certificates", "convergence", "families", "training"}
-"""Studies with a label of their own that the paper does not have."""
 
 
 @pytest.mark.parametrize(

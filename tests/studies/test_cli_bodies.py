@@ -23,12 +23,6 @@ def quick_run(tmp_path_factory, synthetic):
     return str(synthetic.write_run(tmp_path_factory.mktemp("cli") / "quick", [task], level="quick").path)
 
 
-@pytest.mark.parametrize("format", ["text", "markdown", "latex", "csv", "json"])
-def test_one_table_in_every_format(run, format, capsys):
-    tables([run], name="mechanism", format=format)
-    assert "sums" in capsys.readouterr().out
-
-
 def test_all_tables_and_what_is_missing(run, capsys):
     tables([run])
     assert "further tables of these runs: " in capsys.readouterr().out

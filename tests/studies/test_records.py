@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.studies import FIGURES, TABLES, open_records, table
+from loopscope.studies import TABLES, open_records, table
 from loopscope.studies.conditions import Weights
 from loopscope.studies.records import Records
 from loopscope.studies.topics.mechanism import mechanism
@@ -131,16 +131,6 @@ def test_runs_of_one_model_name_their_run(checkpoints, quick):
     assert {row.condition.model_title for row in alone.rows} == {"mine"}
 
 
-def test_curves_of_runs_of_one_model_are_told_apart(checkpoints, quick):
-    drawn = FIGURES["depth-curves"].figure(checkpoints, quick)
-    [legend] = drawn.figure.legends
-    named = {text.get_text(): line.get_color() for text, line in zip(legend.texts, legend.legend_handles, strict=True)}
-    assert {*named} >= {"mine (young)", "mine (trained)"}
-    assert named["mine (young)"] != named["mine (trained)"]
-    panels = {panel["condition"] for panel in drawn.shown["panels"]}
-    assert panels == {"mine (young) sums", "mine (young) more", "mine (trained) sums"}
-
-
 def test_a_path_a_run_and_a_list_are_the_same(tmp_path, synthetic, quick):
     run = synthetic.write_run(tmp_path / "run", [synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})])
     by_path, by_run, by_list = (table("mechanism", source, quick) for source in (str(run.path), run, [run.path]))
@@ -151,4 +141,4 @@ def test_a_path_a_run_and_a_list_are_the_same(tmp_path, synthetic, quick):
     with pytest.raises(LoopscopeError, match="at least one"):
         open_records([])
     with pytest.raises(LoopscopeError, match="is not a run"):
-        table("mechanism", tmp_path)
+        table("mechanism", tmp_path / "nowhere")

@@ -104,18 +104,12 @@ def log(series, tmp_path):
             lines.append({"kind": "depth", "step": step, "task": "sums", "depth": depth, "questions": 12, **values})
         for (transition,), rows in run.records.group_by("transition", maintain_order=True):
             gain, slope = rows["gain"].to_numpy(), rows["slope"].to_numpy()
-            values = {
-                **told("utility_after", rows["utility_after"].to_numpy()),
-                **told("gain", gain),
-                **told("slope", slope),
-                **told("accumulated_curvature", gain - slope),
-                **told("finite_step", ((slope > 0) & (gain < 0)) * 1.0),
-                **told("directional", ((slope <= 0) & (gain < 0)) * 1.0),
-                **told("neutral", (gain == 0) * 1.0),
-                **told("progressing", (gain > 0) * 1.0),
-                "share": None,
-                "share_se": None,
-            }
+            shares = {"neutral": gain == 0, "progressing": gain > 0}
+            shares |= {"finite_step": (slope > 0) & (gain < 0), "directional": (slope <= 0) & (gain < 0)}
+            values = {"share": None, "share_se": None} | told("utility_after", rows["utility_after"].to_numpy())
+            values |= told("gain", gain) | told("slope", slope) | told("accumulated_curvature", gain - slope)
+            for name, inside in shares.items():
+                values |= told(name, inside * 1.0)
             lines.append(
                 {"kind": "update", "step": step, "task": "sums", "transition": transition, "questions": 12, **values}
             )

@@ -10,8 +10,7 @@ import json
 import numpy as np
 import polars as pl
 import pytest
-from inverted_kinds import Kind, paths
-from inverted_tables import Maker
+from inverted_tables import Kind, Maker, paths
 
 from loopscope.reproduction import reproduce
 from loopscope.reproduction.reproduce import paper_runs
