@@ -75,18 +75,11 @@ class Task:
     kind: str = "solution"
     split: str = "test"
     subset: str | None = None
-    utility: np.ndarray | None = None
-    """[N, depths]; made from the paths where it is not given."""
-    columns: dict[str, Any] = field(default_factory=dict)
-    """Columns of `questions` that replace the made-up ones, at every transition."""
-    tokens: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
-    """Token columns by transition, with `row`."""
-    said: np.ndarray | None = None
-    """[P, T] likeliest tokens of the trace at all reference tokens, question by question; the references are 1."""
-    chosen: np.ndarray | None = None
-    """[N, depths] chosen options."""
-    right: np.ndarray | None = None
-    """[N] right options; the first of each where it is not given."""
+    utility: np.ndarray | None = None  # [N, depths]; made from the paths where it is not given
+    columns: dict[str, Any] = field(default_factory=dict)  # that replace the made-up ones of `questions`
+    tokens: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)  # columns by transition, with `row`
+    chosen: np.ndarray | None = None  # [N, depths] options
+    right: np.ndarray | None = None  # [N] options; the first of each where it is not given
 
     def __len__(self) -> int:
         return len(next(iter(self.paths.values())))
@@ -280,19 +273,14 @@ def depths(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     utility = utilities(described, task)[rows]
     width = len(described.depths)
     columns: dict[str, Any] = {
-        "row": np.repeat(rows, width),
+        **{"row": np.repeat(rows, width), "source_row": np.repeat(rows, width)},
         "example_id": [name for name in identity(task, rows)["example_id"] for _ in range(width)],
-        "source_row": np.repeat(rows, width),
-        "depth": np.tile(described.depths, len(rows)),
-        "utility": utility.ravel(),
+        **{"depth": np.tile(described.depths, len(rows)), "utility": utility.ravel()},
     }
     if task.kind == "options":
         chosen = np.zeros((len(rows), width), int) if task.chosen is None else task.chosen[rows]
-        columns |= {
-            "option_scores": np.tile([-1.0, -2.0, -3.0, -4.0], (len(rows) * width, 1)),
-            "option_logliks": np.tile([-1.0, -2.0, -3.0, -4.0], (len(rows) * width, 1)),
-            "chosen_option": chosen.ravel(),
-        }
+        scores = np.tile([-1.0, -2.0, -3.0, -4.0], (len(rows) * width, 1))
+        columns |= {"option_scores": scores, "option_logliks": scores, "chosen_option": chosen.ravel()}
     return columns
 
 
@@ -333,13 +321,12 @@ def stored_paths(described: Manifest, task: Task, rows: np.ndarray) -> dict[str,
     parts = []
     for transition in described.transitions:
         paths = task.paths[transition].some(rows)
+        slopes, curvatures = ([each(alpha) for alpha in nodes] for each in (paths.slope, paths.curvature))
         parts.append(
             {
                 **identity(task, rows),
-                "transition": np.full(len(rows), transition),
-                "gain": paths.on(nodes),
-                "slope": np.stack([paths.slope(alpha) for alpha in nodes], axis=1),
-                "curvature": np.stack([paths.curvature(alpha) for alpha in nodes], axis=1),
+                **{"transition": np.full(len(rows), transition), "gain": paths.on(nodes)},
+                **{"slope": np.stack(slopes, axis=1), "curvature": np.stack(curvatures, axis=1)},
                 "third": np.repeat(6 * paths.R[:, None], PATH_NODES, axis=1),
             }
         )
@@ -375,25 +362,25 @@ def certificates(described: Manifest, task: Task, rows: np.ndarray) -> dict[str,
 
 
 def trace(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
-    """What `task.said` gives, or tokens 0 to 3 at random, of which 1 is the reference everywhere."""
+    """Tokens 0 to 3 at random, of which 1 is the reference everywhere."""
     loops = described.depths[-1]
     counts = token_counts(task, np.arange(len(task)))
     row = np.repeat(np.arange(len(task)), counts)
-    said = np.random.default_rng(len(row)).integers(0, 4, (len(row), loops)) if task.said is None else task.said
+    said = np.random.default_rng(len(row)).integers(0, 4, (len(row), loops))
     keep = np.isin(row, rows)
     row, said = row[keep], said[keep]
     token = np.concatenate([np.arange(count) for count in counts[rows]])
     size = len(row) * loops
-    options = np.zeros(len(task), int) if task.right is None else task.right
-    numbers = ("top_prob", "margin", "entropy", "state_norm", "step_norm", "state_cosine")
+    options = np.zeros(len(task), int) if task.right is None or task.kind != "options" else task.right
     return {
-        "row": np.repeat(row, loops),
+        **{"row": np.repeat(row, loops), "depth": np.tile(np.arange(1, loops + 1), len(row))},
         "example_id": [f"{task.name}-{one:05d}" for one in np.repeat(row, loops)],
-        "depth": np.tile(np.arange(1, loops + 1), len(row)),
-        "option": np.repeat(options[row] if task.kind == "options" else np.zeros(len(row), int), loops),
-        **{"token": np.repeat(token, loops), "position": np.repeat(token + 9, loops)},
-        **{"token_id": np.ones(size, int), "top_id": said.ravel(), "log_prob": np.full(size, -1.0)},
-        **{name: np.full(size, 0.5) for name in numbers},
+        **{"option": np.repeat(options[row], loops), "token": np.repeat(token, loops)},
+        **{"position": np.repeat(token + 9, loops), "token_id": np.ones(size, int), "top_id": said.ravel()},
+        "log_prob": np.full(size, -1.0),
+        **dict.fromkeys(
+            ("top_prob", "margin", "entropy", "state_norm", "step_norm", "state_cosine"), np.full(size, 0.5)
+        ),
     }
 
 

@@ -83,14 +83,10 @@ IN_ONE_LINE = [
 def test_the_cells_of_a_row_stand_in_one_line_in_this_order(paper, table):
     body = region(paper, table.label).split("midrule", 1)[1]
     # A row ends at a double backslash that is followed by a line end.
-    lines = [numbers_in_order(line) for line in re.split(r"\\ \\ \s*\n", body)]
+    lines = [[number.lstrip("+") for number in NUMBER.findall(line)] for line in re.split(r"\\ \\ \s*\n", body)]
     for row in table.rows:
         wanted = [number for cell in row.cells.values() for number in printed_numbers(cell)]
         assert any(is_subsequence(wanted, line) for line in lines), (row.setting, wanted)
-
-
-def numbers_in_order(line):
-    return [number.lstrip("+") for number in NUMBER.findall(line)]
 
 
 def is_subsequence(wanted, line):
