@@ -97,10 +97,8 @@ def test_questions_are_paired_by_name_not_by_place(run):
 def test_updates_and_tasks_can_be_chosen(two):
     first, second = two
     assert [row.condition.transition for row in ls.diff(first, first, transitions="3", bootstrap=FEW).rows] == [3] * 6
-    assert ls.diff(first, second, tasks="sums", transitions="4,5", bootstrap=FEW).rows
-    for chosen in ({"tasks": "more"}, {"transitions": 7}):
-        with pytest.raises(LoopscopeError, match="no question of these tasks and updates in either run"):
-            ls.diff(first, second, **chosen)
+    with pytest.raises(LoopscopeError, match="no question of these tasks and updates in either run"):
+        ls.diff(first, second, tasks="more")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +163,7 @@ def test_the_command_passes_fails_and_refuses(two, tmp_path, capsys):
 
 def run_of(tmp_path, synthetic, **paths):
     """A run of one task with these updates."""
-    task = synthetic.Task("sums", {int(name.removeprefix("t")): each for name, each in paths.items()})
+    task = synthetic.Task("sums", {int(name[1:]): each for name, each in paths.items()})
     return synthetic.write_run(tmp_path / "run", [task])
 
 
@@ -181,12 +179,8 @@ def test_the_earliest_clear_decline_leads(tmp_path, synthetic):
     )
     # φ(α) = 0.2 α − α²: the quadratic step α = 0.1 gains 0.01.
     assert first_finding(run) == Finding("4→5", "solution", questions=40, harmful=40, failures=20, predicted=20)
-    _, heads, *lines, legend = run_lines(run)
-    assert heads.split() == ["task", "update", "n", "mean", "gain", "harmful", "finite-step", "recovered"]
-    assert [line.split()[-5:] for line in lines] == [
-        ["0", "0", "0", "of", "0"],
-        ["40", "20", "20", "of", "20"],
-        ["40", "0", "0", "of", "0"],
-    ]
+    _, _, *lines, legend = run_lines(run)
+    counts = [["0", "0", "0", "of", "0"], ["40", "20", "20", "of", "20"], ["40", "0", "0", "of", "0"]]
+    assert [line.split()[-5:] for line in lines] == counts
     assert "4→5     40  -1.00000 [" in lines[1]
     assert "predicted step length" in legend

@@ -60,10 +60,8 @@ def test_wrong_options_are_no_references(records, synthetic):
     assert (found["positions"], found["stored"], found["questions"]) == (len(expected), len(expected), 6)
     assert found["full"].value == pytest.approx(sum(columns["gain"][i] for i in expected) / len(expected))
     failed = [i for i in expected if columns["slope"][i] > 0 > columns["gain"][i]]
-    assert (found["failures"], found["recovered_quarter"]) == (
-        len(failed),
-        sum(columns["quarter_gain"][i] > 0 for i in failed),
-    )
+    assert found["failures"] == len(failed)
+    assert found["recovered_quarter"] == sum(columns["quarter_gain"][i] > 0 for i in failed)
     sql = """
         SELECT count(*), avg(t.gain), avg(t.quadratic_gain - t.gain) FROM read_parquet(?) t
         JOIN read_parquet(?) e ON e.row = t.row AND e.task = t.task WHERE t.option = e.correct_option
