@@ -23,7 +23,7 @@ from loopscope.hub import write_hub_folder
 from loopscope.stats import Bootstrap
 from loopscope.store import Manifest, StoredRun, verify
 from loopscope.store.manifest import decode_manifest
-from loopscope.store.publish import public_manifest
+from loopscope.store.verification import public_manifest
 from tests.hub_server import TOKEN, Hub, Repository, serving
 
 MODEL = """

@@ -10,7 +10,7 @@ import torch
 import loopscope as ls
 from loopscope.cli.app import exit_code
 from loopscope.control.policy import Decision, Policy, Seen, decision_of, memory_of
-from loopscope.user_code import UserCodeError
+from loopscope.errors import UserCodeError
 
 CODE = """
 import loopscope as ls

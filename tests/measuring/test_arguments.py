@@ -14,7 +14,7 @@ import torch
 from loopscope.api import measure
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError, shown
-from loopscope.measuring.arguments import limits, rows, task_list
+from loopscope.measuring.config import limits, rows, task_list
 from loopscope.store import StoredRun
 
 ENOUGH: dict[str, Any] = {"transitions": [1], "limit": 1, "device": "cpu"}

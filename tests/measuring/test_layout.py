@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscope.measuring.arguments import BatchPolicy
 from loopscope.measuring.batching import Question, groups_within, padded_tokens, plan_batches, shrunk
+from loopscope.measuring.config import BatchPolicy
 from loopscope.store import StoredRun
 from loopscope.tasks.encoding import Example, Row, Sequence
 

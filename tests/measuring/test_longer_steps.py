@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.arguments import scales_end
+from loopscope.measuring.config import MeasureConfig
 
 FAMILIES = ("ouro", "huginn")
 SCALES = [index / 20 for index in range(41)]
@@ -54,5 +54,7 @@ def test_the_first_scales_are_those_of_the_grid_and_concave_paths_end_where_the_
 
 @pytest.mark.parametrize("given", [1, 5, 1.33, float("nan")])
 def test_an_end_that_is_no_multiple_of_the_spacing_is_refused(given: Any):
-    with pytest.raises(LoopscopeError, match=r"scales_to=.* give a multiple of 0\.05 above 1 and up to 4"):
-        scales_end(given)
+    with pytest.raises(
+        LoopscopeError, match=r"scales_to=.*: Input should be (greater than 1|less|a multiple of 0\.05)"
+    ):
+        MeasureConfig(model="toy-ouro", tasks="arithmetic", scales_to=given)

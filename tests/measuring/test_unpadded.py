@@ -14,8 +14,8 @@ from torch import Tensor
 import loopscope as ls
 from loopscope.api import measure_with as measure
 from loopscope.measuring import worker
-from loopscope.measuring.arguments import BatchPolicy
-from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches, run_tokens
+from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches
+from loopscope.measuring.config import BatchPolicy
 from loopscope.measuring.verify import Named, measure_again
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.packing import common_prefix
@@ -99,8 +99,8 @@ def test_no_batch_runs_a_padded_token(options: int, shares: bool) -> None:
     assert all(padded_tokens(batch) <= 65536 for batch in batches)
     for batch in batches:
         ran = collate(batch, policy)
-        assert ran.batch.input_ids.numel() == run_tokens(batch, policy) == sum(q.group.tokens for q in batch)
-        assert collate(batch).batch.input_ids.numel() == padded_tokens(batch) > run_tokens(batch, policy)
+        assert ran.batch.input_ids.numel() == sum(q.group.tokens for q in batch)
+        assert collate(batch).batch.input_ids.numel() == padded_tokens(batch) > ran.batch.input_ids.numel()
         assert ran.sequences.input_ids.shape[0] == sum(len(q.example.sequences) for q in batch)
 
 

@@ -16,7 +16,7 @@ import pytest
 from loopscope.api import measure_with as measure
 from loopscope.measuring.verify import Named, measure_again
 from loopscope.store import StoredRun, verify
-from loopscope.store.files import sha256_bytes
+from loopscope.store.manifest import sha256_bytes
 from loopscope.store.run import Shard, UnitRecord
 from loopscope.store.schema import TABLES
 from loopscope.store.shards import encode

@@ -19,8 +19,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.measuring import readouts as affine
 from loopscope.measuring import run as driver
 from loopscope.measuring import worker
-from loopscope.measuring.batch_pass import BatchPass
-from loopscope.measuring.producers import Tables
+from loopscope.measuring.batch_pass import BatchPass, Tables
 from loopscope.readout import AffinePath, Survey, affine_path_from_states
 from loopscope.store import StoredRun, verify
 from loopscope.tasks.encoding import LoadedTask

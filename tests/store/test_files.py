@@ -17,9 +17,8 @@ import pytest
 
 from loopscope.errors import LoopscopeError
 from loopscope.store import Manifest, StoredRun
-from loopscope.store.files import RunLock, write_atomically
 from loopscope.store.manifest import WorkUnit
-from loopscope.store.writer import open_or_create
+from loopscope.store.writer import open_or_create, run_lock, write_atomically
 
 Contents = Callable[[Path], dict[str, bytes]]
 Make = Callable[..., Manifest]
@@ -216,26 +215,26 @@ def test_a_partial_file_that_is_a_link_does_not_lead_outside(
 
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
-from loopscope.store.files import RunLock
-lock = RunLock(Path(sys.argv[1]))
-lock.acquire()
-print("held", flush=True)
-time.sleep(60)
+from loopscope.store.writer import run_lock
+with run_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
 """
 
 
 def test_a_second_writer_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path / "lock")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        with one_line(rf"another command \(process {process.pid}\): wait until it ends"):
-            RunLock(tmp_path / "lock").acquire()
+        refused = one_line(rf"another command \(process {process.pid}\): wait until it ends")
+        with refused, run_lock(tmp_path / "lock"):
+            raise AssertionError("two hold it")
         process.kill()
     assert process.returncode == -signal.SIGKILL
-    with RunLock(tmp_path / "lock"):
+    with run_lock(tmp_path / "lock"):
         assert (tmp_path / "lock").read_text() == f"process {os.getpid()}\n"
 
 
@@ -251,7 +250,8 @@ def test_a_refused_command_leaves_the_lock_free(tmp_path: Path, make_manifest: M
     (tmp_path / "run" / "questions").touch()
     with one_line(r"cannot write .*questions: File exists"):
         open_or_create(tmp_path / "run", make_manifest())
-    RunLock(tmp_path / "run" / ".loopscope.lock").acquire()
+    with run_lock(tmp_path / "run" / ".loopscope.lock"):
+        pass
 
 
 def test_a_process_of_another_launch_that_still_writes_is_respected(tmp_path: Path, make_manifest: Make) -> None:

@@ -16,9 +16,8 @@ from loopscope.models.tokenizer import load_tokenizer
 from loopscope.path import CURVATURE_SCALES, DIFFERENCE_SPACINGS, GRID, PATH_NODES
 from loopscope.store import Level, Manifest, StoredRun, verify
 from loopscope.store.manifest import WorkUnit
-from loopscope.store.run import write_vocabulary
 from loopscope.store.schema import GAIN_SCALES, MIN_P, TABLES, Column
-from loopscope.store.writer import open_or_create
+from loopscope.store.writer import open_or_create, write_vocabulary
 
 Make = Callable[..., Manifest]
 Tables = Callable[[Manifest, WorkUnit], dict[str, Any]]

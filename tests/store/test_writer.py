@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
 from loopscope.store import Level, Manifest, StoredRun, verify
-from loopscope.store.files import ids_sha256
-from loopscope.store.manifest import WorkUnit
+from loopscope.store.manifest import WorkUnit, ids_sha256
 from loopscope.store.writer import open_or_create
 
 Contents = Callable[[Path], dict[str, bytes]]

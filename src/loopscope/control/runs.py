@@ -18,7 +18,7 @@ from loopscope.control.comparison import Comparison, Tested, update_of
 from loopscope.control.offline import Costs, Result, known_costs, score
 from loopscope.control.policies import FixedScale, Taps
 from loopscope.control.policy import Policy
-from loopscope.errors import LoopscopeError, choice, setting, shown, text
+from loopscope.errors import LoopscopeError, choice, setting, shown, text, user_code
 from loopscope.measuring.progress import Progress
 from loopscope.measuring.verify import Named, Sources, config_of
 from loopscope.measuring.worker import load_configured_model
@@ -30,7 +30,6 @@ from loopscope.studies import FIGURES, Source, open_records
 from loopscope.studies.declare import TableResult
 from loopscope.studies.records import Records
 from loopscope.studies.topics.control import TracePair, control_tables
-from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
     from loopscope.api import Tasks
@@ -194,7 +193,7 @@ class _WithModel:
         for (model, questions, trace), part in zip(self.both(pair), ("train", "test"), strict=True):
             title = f"{pair.condition.model}: scaled readouts, {part}"
             with Progress("auto", title, len(questions.sequences), 0, "sequences") as progress:
-                lines = measure_lines(model, questions, updates, OMEGAS, progress.advance)
+                lines = measure_lines(model, questions, updates, OMEGAS, progress.count)
             traces.append(dataclasses.replace(trace, lines=lines))
         return dataclasses.replace(pair, train=traces[0], test=traces[1])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from loopscope.measuring.producers import Tables
+from loopscope.measuring.batch_pass import Tables
 from loopscope.measuring.update import Columns
 from loopscope.path import Outcome
 from loopscope.store.schema import ends_of

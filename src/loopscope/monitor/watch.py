@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
-from loopscope._version import __version__
+from loopscope import __version__
 from loopscope.errors import LoopscopeError, choice, whole
-from loopscope.measuring.arguments import MOST_QUESTIONS, BatchPolicy, Numbers
 from loopscope.measuring.batching import Question
-from loopscope.measuring.config import MeasureConfig
+from loopscope.measuring.config import MOST_QUESTIONS, BatchPolicy, MeasureConfig, Numbers
 from loopscope.measuring.model_check import before_a_pass, checked
 from loopscope.measuring.worker import Measured, Worker
 from loopscope.models.load import find_dtype
