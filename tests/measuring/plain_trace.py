@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import torch
 
-from loopscope.control.policy import SIGNALS
+from loopscope.control.policies import SIGNALS
 from loopscope.models import Batch
 from loopscope.models.walk import Walk, read
 from loopscope.tasks.encoding import Example

@@ -61,6 +61,8 @@ COMMANDS = {
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 _ClickException: type[Exception] = _UsageError.__bases__[0]
 _INTERRUPTED = 130
+_RESUMED = ("demo", "measure", "reproduce")
+"""Commands that continue a run which was interrupted."""
 _LONGEST_LINE = 1_000
 """Characters of an error's line; a longer one (a name of thousands of characters) loses its middle."""
 _OF_THE_FILE_SYSTEM = {
@@ -184,7 +186,8 @@ def exit_code(arguments: list[str]) -> int:
         if code != _INTERRUPTED:
             return code
         name = f" by {signal.Signals(received[0]).name}" if received else ""
-        _say(f"interrupted{name}; the same command continues where this one stopped")
+        continues = "; the same command continues where this one stopped" if arguments[0] in _RESUMED else ""
+        _say(f"interrupted{name}{continues}")
         return 128 + received[0] if received else code
 
 
