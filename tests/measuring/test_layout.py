@@ -56,7 +56,6 @@ def test_shrinking_halves_until_it_fits() -> None:
     small = shrunk(batches, 80)
     assert sorted(row for batch in rows(small) for row in batch) == list(range(7))
     assert all(len(batch) == 1 or padded_tokens(batch) <= 80 for batch in small)
-    assert shrunk(batches, None) == batches
 
 
 def test_numbers_do_not_depend_on_the_layout(measured: Callable[..., StoredRun]) -> None:

@@ -12,7 +12,6 @@ import pytest
 from torch import Tensor
 
 import loopscope as ls
-from loopscope.api import measure_with as measure
 from loopscope.measuring import worker
 from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches
 from loopscope.measuring.config import BatchPolicy
@@ -102,27 +101,6 @@ def test_no_batch_runs_a_padded_token(options: int, shares: bool) -> None:
         assert ran.batch.input_ids.numel() == sum(q.group.tokens for q in batch)
         assert collate(batch).batch.input_ids.numel() == padded_tokens(batch) > ran.batch.input_ids.numel()
         assert ran.sequences.input_ids.shape[0] == sum(len(q.example.sequences) for q in batch)
-
-
-def test_every_column_of_an_embedded_model(assert_same: Callable[..., None], options: str, tmp_path: Path) -> None:
-    plain, shared = (
-        measure(
-            "toy-ouro",
-            [options, "arithmetic-mc"],
-            output=tmp_path / f"run-{sharing}",
-            transitions=[4],
-            depths=range(6),
-            tokens=True,
-            dtype="float64",
-            readout_dtype="float64",
-            limit={"arithmetic-mc": 2},
-            scalar_checks=2,
-            device="cpu",
-            share_context=sharing,
-        )
-        for sharing in (False, True)
-    )
-    assert_same(shared, plain, 1e-10)
 
 
 def question(row: int, *sequences: tuple[int, ...]) -> Question:

@@ -223,6 +223,6 @@ class _WithModel:
                 assert policy is not None
                 result = score(act(model, questions, policy, loops), questions, found.costs)
                 tested.append(Tested(policy.name, kind, policy, result, {**others, "line": found.line(result)}))
-                progress.advance(1, tokens)
+                progress.count(1, tokens)
         best = next(entry for entry in tested if entry.name == found.best.name)
         return replace(found, tested=tuple(tested), best=best)

@@ -16,7 +16,7 @@ from enum import Enum
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -59,6 +59,7 @@ LongPolicy: TypeAlias = Literal["error", "skip", "truncate-left"]
 Numbers = int | str | Iterable[int]
 Limits = int | Mapping[str, int] | None
 Ids = tuple[int, ...] | Mapping[str, tuple[int, ...]] | None
+T = TypeVar("T")
 
 DEEPEST = 10_000
 """The deepest loop that can be asked for."""
@@ -156,7 +157,7 @@ def limits(given: int | str | Mapping[str, int] | None) -> Limits:
     return _by_task("limit", given, lambda most: whole("limit", most, 1, MOST_QUESTIONS))
 
 
-def _by_task(name: str, given: Any, checked: Callable[[Any], Any]) -> Any:
+def _by_task(name: str, given: Any, checked: Callable[[Any], T]) -> T | dict[str, T] | None:
     """One value for all tasks, or by their names as the records have them, each once; None stays."""
     if given is None or not isinstance(given, Mapping):
         return None if given is None else checked(given)
