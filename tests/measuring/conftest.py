@@ -128,9 +128,9 @@ def beside(name: str) -> Any:
 
 
 @pytest.fixture(scope="session")
-def plain_updates() -> Any:
-    """`plain_updates(folder, run, task, transition)`: a run's updates as plain tensors, see `plain_paths.py`."""
-    return beside("plain_paths").plain_updates
+def plain() -> Any:
+    """`plain.plain_updates(folder, task, transition, …)`: updates as plain tensors, see `plain_paths.py`."""
+    return beside("plain_paths")
 
 
 @pytest.fixture(scope="session")

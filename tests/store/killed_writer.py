@@ -12,8 +12,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import synthetic
-
 from loopscope.store.writer import open_or_create
 
 OPERATIONS = ("open", "write", "pwrite", "ftruncate", "fsync", "replace", "unlink", "mkdir", "close")
@@ -43,6 +41,8 @@ def count_operations(fatal: int) -> list[int]:
 
 
 def measure(path: str) -> None:
+    import synthetic  # beside this script
+
     with open_or_create(path, synthetic.make_manifest()) as writer:
         for unit in writer.pending():
             tables = synthetic.make_tables(writer.manifest, unit)
@@ -55,6 +55,9 @@ def measure(path: str) -> None:
 
 
 def main() -> None:
+    import synthetic  # before the forks
+
+    assert synthetic
     for line in sys.stdin:
         path, fatal = json.loads(line)
         reader, writer = os.pipe()

@@ -2,7 +2,6 @@
 
 import os
 import resource
-import shutil
 import signal
 import stat
 import subprocess
@@ -24,7 +23,7 @@ Contents = Callable[[Path], dict[str, bytes]]
 Make = Callable[..., Manifest]
 Tables = Callable[[Manifest, WorkUnit], dict[str, Any]]
 Measure = Callable[..., StoredRun]
-KINDS = ("link", "dangling", "fifo", "folder", "device")
+KINDS = ("link", "dangling", "fifo", "folder")
 
 
 @contextmanager
@@ -117,23 +116,6 @@ def test_a_full_disk_is_one_line_and_resumable(
         assert contents(disk / "run") == contents(undisturbed)
 
 
-def test_a_disk_full_from_the_start_is_one_line(make_manifest: Make) -> None:
-    with small_disk("4k") as disk:
-        (disk / "filler").write_bytes(b"x" * 4096)
-        with one_line("No space left on device"):
-            open_or_create(disk / "run", make_manifest())
-
-
-def test_a_read_only_disk_can_be_read_and_refuses_in_one_line(undisturbed: Path, make_manifest: Make) -> None:
-    with small_disk("2m") as disk:
-        shutil.copytree(undisturbed, disk / "run")
-        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        assert StoredRun(disk / "run").finished
-        assert len(StoredRun(disk / "run").records) == 24
-        with one_line("Read-only file system; choose an output= folder"):
-            open_or_create(disk / "other", make_manifest())
-
-
 @pytest.mark.parametrize("mode", [0o555, 0o000])
 def test_a_folder_without_permission_is_one_line(mode: int, make_manifest: Make) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -173,12 +155,10 @@ def put(kind: str, path: Path) -> Path:
             os.mkfifo(path)
         case "folder":
             path.mkdir()
-        case "device":
-            path.symlink_to("/dev/null")
     return precious
 
 
-@pytest.mark.parametrize("name", [".loopscope.lock", "events.jsonl", "questions/000000.parquet", "report.html"])
+@pytest.mark.parametrize("name", [".loopscope.lock", "questions/000000.parquet", "report.html"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_written_in_place_of_what_is_no_plain_file(
     kind: str, name: str, tmp_path: Path, make_manifest: Make, make_tables: Tables

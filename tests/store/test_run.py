@@ -111,6 +111,15 @@ def test_a_lazy_frame_gives_what_polars_gives(copy: Path) -> None:
         assert query(ours).collect(engine="streaming").equals(query(plain).collect())
 
 
+def test_a_frame_that_was_scanned_before_the_damage_is_refused_when_it_is_collected(copy: Path) -> None:
+    lazy = StoredRun(copy).tokens.select(pl.col("gain").sum())
+    assert lazy.collect().height == 1
+    shard = copy / "tokens" / "000003.parquet"
+    shard.write_bytes(shard.read_bytes()[::-1])
+    with pytest.raises(LoopscopeError, match=r"tokens/000003\.parquet does not match its hash; the same `measure`"):
+        lazy.collect()
+
+
 def test_other_readers_open_the_shards(undisturbed: Path) -> None:
     records = StoredRun(undisturbed).records
     assert pl.scan_parquet(undisturbed / "questions" / "*.parquet").collect().equals(records)
