@@ -13,6 +13,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
@@ -528,11 +529,13 @@ class MeasureConfig(BaseModel):
         return self
 
     @classmethod
+    @cache
     def arguments(cls) -> dict[str, FieldInfo]:
         """The settings that are keyword arguments of `loopscope.measure`."""
         return {name: field for name, field in cls.fields_of(*GROUPS).items() if facts_of(field)["argument"]}
 
     @classmethod
+    @cache
     def fields_of(cls, *groups: str) -> dict[str, FieldInfo]:
         """The settings of some groups."""
         return {name: field for name, field in cls.model_fields.items() if facts_of(field)["group"] in groups}

@@ -157,11 +157,6 @@ class WorkUnit:
         """The stem of the unit's files."""
         return f"{self.index:06d}"
 
-    @property
-    def size(self) -> int:
-        """How many examples the unit holds."""
-        return self.stop - self.start
-
 
 class ModelInfo(Stored):
     """The looped model and the exact weights that were read.

@@ -157,7 +157,7 @@ def table_problems(manifest: Manifest, unit: WorkUnit, table: Table, data: pa.Ta
     second: Sequence[int] = manifest.transitions if len(table.key) > 1 else (0,)
     if table.key[1:2] == ("depth",):
         second = manifest.depths if len(table.key) == 2 else range(1, manifest.depths[-1] + 1)
-    stored, count = np.unique(keys[:, :2], axis=0), unit.size * len(second)
+    stored, count = np.unique(keys[:, :2], axis=0), (unit.stop - unit.start) * len(second)
     if len(stored) == count:
         expected = np.stack(np.meshgrid(np.arange(unit.start, unit.stop), second, indexing="ij"), -1).reshape(-1, 2)
     if len(stored) != count or not np.array_equal(stored, expected[:, : stored.shape[1]]):

@@ -174,11 +174,13 @@ def open_or_create(path: str | os.PathLike[str], manifest: Manifest, rank: int =
         held.enter_context(run_lock(own))
         if rank:
             held.callback(own.unlink, missing_ok=True)
-        return RunWriter(layout, _agreed_manifest(layout, manifest), held.pop_all(), rank, ranks)
+        writer = RunWriter(layout, _agreed_manifest(layout, manifest), rank, ranks)
+        writer.enter_context(held.pop_all())
+        return writer
 
 
-class RunWriter:
-    """The one process that may write a run, or one of a launch; made by `open_or_create`, a context manager.
+class RunWriter(ExitStack):
+    """The one process that may write a run, or one of a launch; `close` gives the directory free for the next.
 
     Attributes:
         path: the run directory.
@@ -187,21 +189,25 @@ class RunWriter:
         status: whether the run was begun here, carried on, or had nothing left to do.
     """
 
-    def __init__(self, layout: RunLayout, manifest: Manifest, held: ExitStack, rank: int, ranks: int) -> None:
+    def __init__(self, layout: RunLayout, manifest: Manifest, rank: int, ranks: int) -> None:
+        super().__init__()
         self._layout, self.manifest, self.path, self.units = layout, manifest, layout.path, manifest.units()
         self._tables, self.share = manifest.tables(), self.units[rank::ranks]
-        with held:  # the lock is given back where what follows fails
-            begun = layout.manifest.exists()
-            if rank == 0:
-                self._settle()
-            self._records, damage = read_records(layout, manifest, contents=True)
-            self.discarded = tuple(f"unit {index}: {reason}" for index, reason in sorted(damage.items()))
-            if rank == 0:
-                self._clean()
-            self._parts = self._saved_parts()
-            self._held = held.pop_all()
-        self.close = self._held.close
-        """Give the directory free for the next writer."""
+        self._kinds = {(task.name, task.split): task.kind for task in manifest.tasks}
+        begun = layout.manifest.exists()
+        self._records, damage = read_records(layout, manifest, contents=True)
+        self.discarded = tuple(f"unit {index}: {reason}" for index, reason in sorted(damage.items()))
+        if rank == 0:
+            self._settle()
+        # The sound parts of pending units; one that is torn or of another run is measured again.
+        self._parts: dict[int, list[Arrow]] = {}
+        for unit in self.pending():
+            for path in sorted(layout.parts.glob(f"{unit.name}-*.zip")):
+                part = path.read_bytes() if path.is_file() else b""
+                if path == layout.part(unit, manifest, part):
+                    archive = zipfile.ZipFile(BytesIO(part))
+                    rows = {table.name: decode(table, archive.read(table.name)) for table in self._tables}
+                    self._parts.setdefault(unit.index, []).append(rows)
         self.status: Status = "finished" if not self.pending() else "resumed" if begun else "new"
         self.log(self.status, pending=len(self.pending()), discarded=list(self.discarded))
 
@@ -211,8 +217,8 @@ class RunWriter:
 
     def stored(self) -> tuple[int, int]:
         """Questions of this process's share that are stored, and all of them."""
-        total = sum(unit.size for unit in self.share)
-        return total - sum(unit.size for unit in self.pending()), total
+        total, left = (sum(unit.stop - unit.start for unit in units) for units in (self.share, self.pending()))
+        return total - left, total
 
     def commit(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> UnitRecord:
         """Write the rows of a unit; when this returns they are on disk and count.
@@ -283,20 +289,18 @@ class RunWriter:
         with suppress(OSError), self._layout.events.open("ab", buffering=0) as file:
             file.write(event_line(entry))
 
-    def __enter__(self) -> RunWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _settle(self) -> None:
-        """Put the manifest and the folders in place; the manifest first, for it makes the directory a run."""
+        """Put the manifest and the folders in place, the manifest first, for it makes the directory a run.
+
+        Files of units that do not count are removed: records first, so that none is without its shards.
+        """
         for other in self.path.glob(f"{self._layout.lock.name}.*"):  # left by another launch, or still held by it
             with run_lock(other):
                 other.unlink()
         require_plain(self._layout.events)
         if not self._layout.manifest.exists():
             write_atomically(self._layout.manifest, self.manifest.encode())
+        names = {unit.name for unit in self.units if unit.index not in self._records}
         with clear_write_errors(self.path):
             for name in ("units", *(table.name for table in self._tables)):
                 (self.path / name).mkdir(exist_ok=True)
@@ -304,32 +308,13 @@ class RunWriter:
             if self._layout.events.exists():  # without what a kill left of its last line
                 with self._layout.events.open("rb+") as file:
                     file.truncate(file.read().rfind(b"\n") + 1)
-
-    def _clean(self) -> None:
-        """Remove the files of units that do not count: records first, so that none is without its shards."""
-        names = {unit.name for unit in self.units if unit.index not in self._records}
-        files = [*self._layout.unit_files(), *self.path.glob(f"*{PARTIAL}")]
-        with clear_write_errors(self.path):
-            for path in files:
+            for path in [*self._layout.unit_files(), *self.path.glob(f"*{PARTIAL}")]:
                 if path.name.split(".")[0] in names or path.name.endswith(PARTIAL):
                     path.unlink(missing_ok=True)
             sync_folder(self.path / "units")
 
-    def _saved_parts(self) -> dict[int, list[Arrow]]:
-        """The sound parts of pending units; one that is torn or of another run is measured again."""
-        parts: dict[int, list[Arrow]] = {}
-        for unit in self.pending():
-            for path in sorted(self._layout.parts.glob(f"{unit.name}-*.zip")):
-                part = path.read_bytes() if path.is_file() else b""
-                if path == self._layout.part(unit, self.manifest, part):
-                    archive = zipfile.ZipFile(BytesIO(part))
-                    rows = {table.name: decode(table, archive.read(table.name)) for table in self._tables}
-                    parts.setdefault(unit.index, []).append(rows)
-        return parts
-
     def _arrow(self, unit: WorkUnit, tables: Mapping[str, TableData]) -> Arrow:
-        kind = self.manifest.task(unit.task, unit.split).kind
-        fixed = {"task": unit.task, "split": unit.split, "kind": kind}
+        fixed = {"task": unit.task, "split": unit.split, "kind": self._kinds[unit.task, unit.split]}
         return {table.name: to_arrow(table, tables[table.name], fixed) for table in self._tables}
 
 
