@@ -71,21 +71,26 @@ class PlainUpdate:
         return found
 
 
-def plain_updates(
-    folder: str, task: str, transition: int, count: int | None = None, dtype: str = "float32", args: str = ""
-) -> list[PlainUpdate]:
-    """The updates of a task's first questions; states are those of a dtype, everything after them is float64."""
-    model: Any = load_model(folder, model_args=args, device="cpu", dtype=dtype)
+def updates_of(model: Any, examples: Sequence[Example], before: int, after: int | None = None) -> list[PlainUpdate]:
+    """The updates between two depths, by default one loop; everything after the states is float64."""
     found = []
-    for example in examples_of(folder, task, count):
-        before, after, contexts = [], [], []
+    for example in examples:
+        update = PlainUpdate(model, example, [], [], [])
         for sequence in example.sequences:
             prompt = [sequence.positions[0] + 1]
             batch = Batch.from_rows([sequence.token_ids], source_rows=[example.source_row], prompt_lengths=prompt)
             with torch.no_grad():
-                walk = Walk.of(model, batch).to(transition)
-                before.append(walk.state.double())
-                after.append(walk.advance().double())
-                contexts.append(walk.context)
-        found.append(PlainUpdate(model, example, before, after, contexts))
+                walk = Walk.of(model, batch).to(before)
+                update.before.append(walk.state.double())
+                update.after.append(walk.to(before + 1 if after is None else after).state.double())
+                update.contexts.append(walk.context)
+        found.append(update)
     return found
+
+
+def plain_updates(
+    folder: str, task: str, transition: int, count: int | None = None, dtype: str = "float32", args: str = ""
+) -> list[PlainUpdate]:
+    """The updates of a task's first questions, with states in a dtype."""
+    model = load_model(folder, model_args=args, device="cpu", dtype=dtype)
+    return updates_of(model, examples_of(folder, task, count), transition)

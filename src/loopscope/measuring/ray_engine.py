@@ -32,9 +32,8 @@ from loopscope.models.in_memory import is_factory, model_identity, own_modules
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.manifest import WorkUnit
 
-_SECONDS_TO_ANSWER = 10.0
-_ATTEMPTS = 4
-"""How many workers may die over one unit before the run gives up on it."""
+_SECONDS_TO_ANSWER, _ATTEMPTS = 10.0, 4
+"""How long Ray may take to answer; how many workers may die over one unit before the run gives up on it."""
 
 
 # Read-only mappings, as questions hold them, travel as plain ones.
@@ -77,7 +76,8 @@ class RayEngine:
         self._guard: subprocess.Popen[bytes] | None = None
         self._started = not ray.is_initialized()
         try:
-            self._make_portable(config)
+            if not isinstance(config.model, str):
+                self._make_portable(config)
             if self._started:
                 self._guard = connect(ray, config.workers)
             self._servers = _servers(ray)
@@ -138,13 +138,10 @@ class RayEngine:
 
     def _make_portable(self, config: MeasureConfig) -> None:
         """The user's modules travel with a model in memory: a worker may not find them."""
-        given, pickling = config.model, self._ray.cloudpickle
-        if isinstance(given, str):
-            return
         try:
-            for module in own_modules(given):
-                pickling.register_pickle_by_value(module)
-            pickling.dumps(given)
+            for module in own_modules(config.model):
+                self._ray.cloudpickle.register_pickle_by_value(module)
+            self._ray.cloudpickle.dumps(config.model)
         except Exception as error:  # whatever an object's own code raises
             raise LoopscopeError(
                 f"{config.model_spec} cannot be sent to {setting('engine', 'ray')}'s workers ({described(error)}):"
