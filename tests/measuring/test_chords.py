@@ -9,7 +9,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import loopscope as ls
-from loopscope.report.question_view import question
+from loopscope.report.question import question
 from loopscope.store.schema import transition_of
 from loopscope.studies.records import Records
 
