@@ -1,6 +1,6 @@
 """Models next to each other: one row for each run, or for each step of a training; and how far updates move.
 
-Runs of a training name their step in their manifest (`loopscope.training_steps`); runs that lie in one folder and
+Runs of a training name their step in their manifest (`Manifest.training_step`); runs that lie in one folder and
 share architecture and evaluation set are one training. Intervals resample questions, each with all of its updates. The
 log of a monitor (`loopscope.monitor_log`) holds means with standard errors, from which its intervals are made.
 """
@@ -26,7 +26,6 @@ from loopscope.studies.conditions import Condition, Weights, at, printable, titl
 from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Row, TableResult, Values, panel, table, words
 from loopscope.studies.populations import Population, Selection, notes_on, select, updates_with
 from loopscope.studies.records import GRID_SCALES, Floats, Records, Updates
-from loopscope.training_steps import training_step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -178,7 +177,7 @@ def _steps(records: Records) -> Selection:
     unknown: dict[str, None] = {}
     for updates in records.updates:
         condition, run = updates.condition, records.run_of(updates.condition)
-        step, folder, model = training_step(run.manifest), run.path.resolve().parent, run.manifest.model
+        step, folder, model = run.manifest.training_step, run.path.resolve().parent, run.manifest.model
         if step is None:
             unknown[condition.run] = None
             continue
