@@ -17,8 +17,8 @@ from loopscope.measuring import worker
 from loopscope.measuring.arguments import BatchPolicy
 from loopscope.measuring.batching import Question, collate, padded_tokens, plan_batches, run_tokens
 from loopscope.measuring.verify import Named, measure_again
+from loopscope.models.batch import common_prefix
 from loopscope.models.families.ouro import Ouro
-from loopscope.models.packing import common_prefix
 from loopscope.store import StoredRun, verify
 from loopscope.tasks.encoding import Example, Row, Sequence
 

@@ -7,7 +7,7 @@ import torch
 
 from loopscope.kernels import split_product
 from loopscope.kernels.choice import chosen, implementation, is_differentiating
-from loopscope.models.layers.linear import Linear
+from loopscope.models.layers.blocks import Linear
 from loopscope.readout.general.core import Series
 
 NONLINEAR = ("huginn", "retrofit_llama", "retrofit_olmo")

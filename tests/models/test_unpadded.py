@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.base import LoopedModule
-from loopscope.models.batch import Batch
+from loopscope.models.batch import Batch, Group, common_prefix, pack
 from loopscope.models.layers.attention import attend, runs_unpadded, takes_varlen
-from loopscope.models.layers.mask import attention_context
-from loopscope.models.layers.rope import Rotary
-from loopscope.models.packing import Group, common_prefix, pack
+from loopscope.models.layers.positions import Rotary, attention_context
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
 FAMILIES += ["nanbeige", "hrm_text:attention=causal", "loopus"]

@@ -30,10 +30,9 @@ from loopscope.control.signals import live
 from loopscope.control.trace import Line, LineValues, Positions
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.exit_gate import exit_gate_of
 from loopscope.models.generate import can_cache
-from loopscope.models.layers.mask import AttentionContext, LoopCache, seen_in_cache
-from loopscope.models.protocol import Context, LoopedModel
+from loopscope.models.layers.positions import AttentionContext, LoopCache, seen_in_cache
+from loopscope.models.protocol import Context, LoopedModel, exit_gate_of
 from loopscope.models.walk import Walk, read
 from loopscope.readout.softmax import log_probability
 from loopscope.tasks.encoding import Example, Sequence

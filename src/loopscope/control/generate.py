@@ -32,7 +32,7 @@ from loopscope.models.generate import (
     plain_logits,
 )
 from loopscope.models.in_memory import ModelSpec
-from loopscope.models.layers.mask import LoopCache
+from loopscope.models.layers.positions import LoopCache
 from loopscope.models.load import load_model
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.tokenizer import Tokenizer, tokenizer_of

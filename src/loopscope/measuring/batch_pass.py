@@ -26,8 +26,7 @@ from loopscope.measuring.producers import MeasuredDepth, MeasuredUpdate, Tables,
 from loopscope.measuring.readouts import Reading, readout_of
 from loopscope.measuring.tokens_and_trace import ExitGateTrace, StateObserver, Trace
 from loopscope.measuring.update import Columns, HostColumn, Layout, PendingColumns, Update, array, pinned, stacked
-from loopscope.models.exit_gate import exit_gate_of
-from loopscope.models.protocol import LoopedModel
+from loopscope.models.protocol import LoopedModel, exit_gate_of
 from loopscope.models.walk import Walk, readout_asks_context
 from loopscope.store.schema import CHORD, Level, ends_of
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.arguments import BatchPolicy
-from loopscope.models.packing import Group, Packing, common_prefix, pack
+from loopscope.models.batch import Group, Packing, common_prefix, pack
 from loopscope.tasks.encoding import Encoder, Example, LengthPolicy, LoadedTask, Row, Split, fit_lengths
 
 _TOGETHER = 64

@@ -51,8 +51,7 @@ from loopscope.measuring.arguments import (
     task_list,
     transition_list,
 )
-from loopscope.models.registry import parse_name
-from loopscope.models.user_models import model_arguments
+from loopscope.models.registry import model_arguments, parse_name
 from loopscope.store.manifest import LARGEST_STEP, Manifest
 from loopscope.store.schema import CHORD, Level, ends_of
 from loopscope.tasks.prompting import FEWSHOT_SEED, MOST_FEWSHOT

@@ -33,8 +33,7 @@ from loopscope.measuring.config import MeasureConfig, refuse_other_settings
 from loopscope.measuring.producers import Tables
 from loopscope.measuring.progress import Progress, Style
 from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch, ModelFacts
-from loopscope.models.chat_template import ChatTemplate
-from loopscope.models.tokenizer import Tokenizer
+from loopscope.models.tokenizer import ChatTemplate, Tokenizer
 from loopscope.store.files import RunLock, code_sha256, ids_sha256
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo, WorkUnit
 from loopscope.store.run import RunLayout, StoredRun, is_run, write_vocabulary
@@ -230,7 +229,7 @@ def prepare(
         loaded = load_tasks(config, chat_of(tokenizer))
     if settings.share_context and not facts.shares_context:
         raise LoopscopeError(
-            f"{name} does not say that it runs options side by side (`shares_context`):"
+            f"{name} does not say that it runs options side by side (`unpadded`):"
             f" leave out {setting('share_context', True)}"
         )
     if settings.share_context and facts.initial_state not in (None, "question"):

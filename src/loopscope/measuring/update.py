@@ -30,8 +30,7 @@ import torch
 from torch import Tensor
 
 from loopscope.measuring.batching import Question, groups_within
-from loopscope.models.batch import Batch
-from loopscope.models.packing import Packing
+from loopscope.models.batch import Batch, Packing
 from loopscope.models.protocol import Context
 from loopscope.path import scale_case
 from loopscope.readout.options import OptionGroups

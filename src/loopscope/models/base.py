@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.layers.linear import Fusing, Linear
-from loopscope.models.protocol import AffineHead, BodyAndHead, Context
+from loopscope.models.layers.blocks import Fusing, Linear
+from loopscope.models.protocol import AffineHead, Context
 from loopscope.models.walk import Walk
 
 if TYPE_CHECKING:
@@ -35,10 +35,8 @@ class LoopedModule(nn.Module):
     vocabulary_size: int
     trained_depth: int
     max_positions: int | None = None
-    shares_context: bool = False
-    """Whether `embed` and `step` heed `Batch.segments` and `Batch.position_ids`; `attention.surroundings` does."""
     unpadded: bool = False
-    """Whether they heed `Batch.parts` besides; `attention.surroundings` and `attention.attend` do."""
+    """Whether `embed` and `step` read `Batch.parts` and `Batch.position_ids`."""
     alike: bool = False
     """Whether `step` does the same at every depth, asks nothing of the device, and keeps nothing outside a cache."""
     eos_ids: tuple[int, ...] = ()
@@ -48,38 +46,18 @@ class LoopedModule(nn.Module):
     """Tensors a checkpoint may hold that nothing reads."""
     trained_clock: int | None = None
     """Steps after which a step that knows its time leaves what it was trained for; None where steps do not know it."""
+    embed: Callable[..., Context]
+    step: Callable[..., Any]
+    readout: Callable[..., Tensor]
 
     def __init__(self) -> None:
         super().__init__()
         self.prepared = False
         self._casts: dict[tuple[torch.dtype, bool], tuple[Any, nn.Module]] = {}
 
-    def embed(self, batch: Batch) -> Context:
-        """H_0 and what every step needs besides the state."""
-        raise NotImplementedError(f"{type(self).__name__} has no embed")
-
-    def step(self, state: Tensor, context: Context, *args: Any, **kwargs: Any) -> Any:
-        """H_{t+1} from H_t."""
-        raise NotImplementedError(f"{type(self).__name__} has no step")
-
-    def readout(
-        self,
-        state: Tensor,
-        positions: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Tensor:
-        """Logits of a state."""
-        raise NotImplementedError(f"{type(self).__name__} has no readout")
-
     @property
     def head(self) -> AffineHead | None:
         """The affine head, or None where the readout is nonlinear."""
-        return None
-
-    def body_and_head(self, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any) -> BodyAndHead | None:
-        """The readout in two: what comes before its affine head, and the head; None where it is not made so."""
         return None
 
     @property
@@ -167,7 +145,7 @@ class LoopedModule(nn.Module):
         forget_halves(self.parameters())
 
     def check_batch(self, batch: Batch, *, from_zero: bool = False) -> None:
-        """Refuses a batch that the model cannot run: unknown token ids, too many positions, segments it would ignore.
+        """Refuses a batch that the model cannot run: unknown token ids, too many positions, parts that it would ignore.
 
         For the `embed` of a model of your own; `from_zero` where its readout counts the positions of a row from 0.
         """
@@ -179,13 +157,11 @@ class LoopedModule(nn.Module):
             problem = f"token id {batch.highest_id} is outside its vocabulary of {vocabulary}; is this its tokenizer?"
         elif positions is not None and batch.reach > positions:
             problem = f"{batch.reach} tokens are more than its {positions} positions; shorten the text"
-        elif (batch.segments is not None and not self.shares_context) or (
-            batch.parts is not None and not self.unpadded
-        ):
-            problem = "it reads every row as one sequence; leave segments and parts out"
+        elif batch.parts is not None and not self.unpadded:
+            problem = "it reads every row as one sequence; leave parts out"
         elif from_zero and batch.padding == "left":
             problem = "it needs padding on the right (Batch.from_rows pads so)"
-        elif from_zero and batch.position_ids is not None and not batch.is_packed:
+        elif from_zero and batch.position_ids is not None and batch.parts is None:
             problem = "it counts positions from 0; leave position_ids out"
         elif given is not None and given.shape[-1] != self.hidden_size:
             problem = f"initial_state is {given.shape[-1]} wide but its state {self.hidden_size}"

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.positions import KeyValueCache
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, asks
 

@@ -98,20 +98,15 @@ class DrawsState(LoopedModule):
         return padded.to(self.device, non_blocking=True).to(self.dtype)
 
     def drawn(self, batch: Batch) -> Tensor:
-        """H_0 of a batch, packed or not, [B, S, D]."""
+        """H_0 of a batch, [B, S, D]."""
         parts = batch.parts
-        count = batch.input_ids.shape[0] if parts is None else len(parts.lengths)
-        rows = batch.source_rows if batch.source_rows is not None else [0] * count
-        if not batch.is_packed:
-            return self.draw_initial_state(rows, batch.attention_mask.sum(dim=1).tolist(), batch.input_ids.shape[1])
-        shares = parts is None or parts.places is not None
-        if shares and (rule := self.initial_state.rule) != "question":
+        lengths = batch.attention_mask.sum(dim=1).tolist() if parts is None else parts.lengths
+        rows = batch.source_rows if batch.source_rows is not None else [0] * len(lengths)
+        if parts is None:
+            return self.draw_initial_state(rows, lengths, batch.input_ids.shape[1])
+        if parts.places is not None and (rule := self.initial_state.rule) != "question":
             raise LoopscopeError(f'the rule "{rule}" draws a sequence by its length; run sequences one to a row')
         assert batch.position_ids is not None
         assert batch.reach is not None
-        positions = batch.position_ids.to(self.device)
-        if parts is not None:
-            return self.draw_initial_state(rows, parts.lengths, batch.reach)[parts.owner_1N.to(self.device), positions]
-        counted = self.draw_initial_state(rows, [batch.reach] * len(rows), batch.reach)
-        valid = batch.attention_mask.to(self.device)[..., None]
-        return counted.gather(1, positions[..., None].expand(-1, -1, counted.shape[2])) * valid
+        counted = self.draw_initial_state(rows, lengths, batch.reach)
+        return counted[parts.owner_1N.to(self.device), batch.position_ids.to(self.device)]

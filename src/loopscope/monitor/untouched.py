@@ -20,7 +20,7 @@ from loopscope.errors import LoopscopeError, setting, shown
 from loopscope.models.base import LoopedModule
 from loopscope.models.in_memory import evaluating
 from loopscope.models.protocol import LoopedModel
-from loopscope.models.user_models import require_model
+from loopscope.models.registry import require_model
 
 _WRAPPERS = {"DistributedDataParallel": "module", "DataParallel": "module", "OptimizedModule": "_orig_mod"}
 """Where each kind of wrapper holds the model itself."""

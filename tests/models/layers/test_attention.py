@@ -11,12 +11,12 @@ import torch
 from loopscope.models.batch import Batch
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.layers.attention import attend
-from loopscope.models.layers.mask import (
+from loopscope.models.layers.positions import (
     KeyValueCache,
+    Rotary,
     attention_context,
     cached_context,
 )
-from loopscope.models.layers.rope import Rotary
 
 ROTARY = Rotary(8, 100.0)
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from loopscope.models.layers.linear import Linear, join_linears, linear
+from loopscope.models.layers.blocks import Linear, join_linears, linear
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 15, 16, 40])

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.families.config import RotaryFields
-from loopscope.models.layers.rope import Rotary, Scaling, rotate
+from loopscope.models.families import RotaryFields
+from loopscope.models.layers.positions import Rotary, Scaling, rotate
 
 HEAD = 16
 

@@ -17,16 +17,24 @@ from torch import Tensor, nn
 from loopscope.models.base import LoopedModule, needs_elementary_operations
 from loopscope.models.batch import Batch
 from loopscope.models.layers.attention import Attention
-from loopscope.models.layers.linear import Embedding, GatedMLP, Linear, linear
-from loopscope.models.layers.mask import (
+from loopscope.models.layers.blocks import (
+    Block,
+    Embedding,
+    GatedMLP,
+    Linear,
+    Names,
+    RMSNorm,
+    linear,
+    read_blocks,
+    run_blocks,
+)  # fmt: skip
+from loopscope.models.layers.positions import (
     AttentionContext,
     KeyValueCache,
+    Rotary,
     attention_context,
-    cached_context,
     readout_context,
-)
-from loopscope.models.layers.residual import Block, Names, RMSNorm, read_blocks, run_blocks
-from loopscope.models.layers.rope import Rotary
+)  # fmt: skip
 from loopscope.models.protocol import AffineHead, BodyAndHead, Context, select
 
 
@@ -64,7 +72,6 @@ class LoopedDecoder(LoopedModule):
         prefix: whether the prompt attends both ways.
     """
 
-    shares_context = True
     unpadded = True
     alike = True
     prefix = False
@@ -91,13 +98,11 @@ class LoopedDecoder(LoopedModule):
 
     def enter(self, batch: Batch, cache: KeyValueCache | None = None) -> tuple[Batch, AttentionContext]:
         """The batch on the model's device and what its layers share; with a cache, of new positions alone."""
-        if cache is not None:
-            batch = batch.to(self.device)
-            return batch, cached_context(batch, cache, self.rotary, self.dtype, prefix=self.prefix)
-        # A coda gets nothing but states.
-        self.check_batch(batch, from_zero=len(self.readout_layers.coda) > 0)
+        if cache is None:
+            # A coda gets nothing but states.
+            self.check_batch(batch, from_zero=len(self.readout_layers.coda) > 0)
         batch = batch.to(self.device)
-        return batch, attention_context(batch, self.rotary, self.dtype, prefix=self.prefix)
+        return batch, attention_context(batch, self.rotary, self.dtype, prefix=self.prefix, cache=cache)
 
     def start(self, batch: Batch, first: Callable[[], Tensor]) -> Tensor:
         """H_0: the batch's own, or `first()`."""
@@ -170,6 +175,13 @@ class LlamaLayer(Block):
     mlp_names = Names("mlp", "post_attention_layernorm")
 
 
+class PreNormBlock(Block):
+    """The same with the names of Huginn's relatives."""
+
+    attention_names = Names("attn", "norm_1")
+    mlp_names = Names("mlp", "norm_2")
+
+
 class LlamaStack(nn.Module):
     """Embedding, layers and output norm under the names of transformers."""
 
@@ -188,7 +200,7 @@ class LoopedLlama(LoopedDecoder):
     ) -> None:
         hidden, vocabulary, count = config.hidden_size, config.vocab_size, config.num_hidden_layers
         super().__init__(config, hidden, vocabulary, config.max_position_embeddings, trained_depth)
-        self.rotary = config.half_split(config.sizes.head_width, rounded=True, default_theta=default_theta)
+        self.rotary = config.half_split(rounded=True, default_theta=default_theta)
         layers = (layer() for _ in range(count))
         self.model: Any = LlamaStack(vocabulary, hidden, layers, RMSNorm(hidden, config.rms_norm_eps))
         self.lm_head = Linear(hidden, vocabulary, bias=False)

@@ -23,13 +23,11 @@ from torch import Tensor, nn
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import TensorEntry
-from loopscope.models.families import family
-from loopscope.models.families.config import LlamaConfig, Loops, Number, only, option
+from loopscope.models.families import LlamaConfig, Loops, Number, family, only, option
 from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.layers.attention import Attention, AttentionSizes
-from loopscope.models.layers.linear import Embedding, GatedMLP, Linear
-from loopscope.models.layers.mask import KeyValueCache
-from loopscope.models.layers.residual import Block, Names, WeightlessNorm
+from loopscope.models.layers.blocks import Block, Embedding, GatedMLP, Linear, Names, WeightlessNorm
+from loopscope.models.layers.positions import KeyValueCache
 from loopscope.models.protocol import Context
 
 _LAYER = re.compile(r"model\.[HL]_module\.layers\.(\d{1,6})\.")
@@ -118,11 +116,11 @@ class HrmText(LoopedDecoder):
     def __init__(self, config: HrmTextConfig) -> None:
         hidden, vocabulary = config.hidden_size, config.vocab_size
         super().__init__(config, hidden, vocabulary, config.max_position_embeddings, config.H_cycles)
-        self.rotary = config.half_split(config.sizes.head_width, rounded=True, default_theta=10000.0)
+        self.rotary = config.half_split(rounded=True, default_theta=10000.0)
         self.scale = config.embedding_scale or 1.0 / config.initializer_range
         self.prefix = config.prefix
         # A prompt that attends both ways would have to be shared as a whole.
-        self.shares_context = self.unpadded = not config.prefix
+        self.unpadded = not config.prefix
         attending = "the prompt attends both ways" if config.prefix else "causal attention"
         self.boundary = f"{self.boundary} ({config.L_cycles} L cycles a step, {attending})"
         self.model: Any = nn.Module()

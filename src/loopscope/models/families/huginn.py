@@ -26,15 +26,12 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from loopscope.models.batch import Batch
-from loopscope.models.families import family
-from loopscope.models.families.config import FamilyConfig, Layers, Loops, Number, RotaryFields, Size, TokenIds, only
-from loopscope.models.families.decoder import LoopedDecoder, Readout
+from loopscope.models.families import FamilyConfig, Layers, Loops, Number, RotaryFields, Size, TokenIds, family, only
+from loopscope.models.families.decoder import LoopedDecoder, PreNormBlock, Readout
 from loopscope.models.initial_state import DrawsState, InitialState
 from loopscope.models.layers.attention import Attention, AttentionSizes, Kind
-from loopscope.models.layers.linear import Embedding, GatedMLP, Linear
-from loopscope.models.layers.mask import KeyValueCache
-from loopscope.models.layers.residual import Block, Names, RMSNorm
-from loopscope.models.layers.rope import Rotary, RotaryTables, rotate_own
+from loopscope.models.layers.blocks import Block, Embedding, GatedMLP, Linear, Names, RMSNorm
+from loopscope.models.layers.positions import KeyValueCache, Rotary, RotaryTables, rotate_own
 from loopscope.models.protocol import Context
 
 
@@ -49,6 +46,7 @@ class InitValues(FamilyConfig):
 class RavenConfig(RotaryFields):
     """The fields that Huginn and the models retrofitted to its skeleton share."""
 
+    widths = ("n_embd", "n_heads", "num_key_value_heads", "head_dim")
     fixed = only(
         RotaryFields.fixed, bias=False, injection_type="linear", state_init="like-init", nonlin_name="SiLU",
         mlp_class_name="GatedMLP", test_time_noise=0
@@ -70,11 +68,6 @@ class RavenConfig(RotaryFields):
     def vocabulary(self) -> int:
         """Entries of the embedding."""
         return self.padded_vocab_size or self.vocab_size
-
-    @property
-    def sizes(self) -> AttentionSizes:
-        """Of the attention layers."""
-        return self.attention_sizes(self.n_embd, self.n_heads, self.num_key_value_heads, self.head_dim)
 
     @property
     def state_std(self) -> float:
@@ -134,7 +127,7 @@ class RetrofitConfig(RavenConfig):
     @property
     def rotary(self) -> Rotary:
         """What positions mean."""
-        return self.half_split(self.sizes.head_width, rounded=self.rounded)
+        return self.half_split(rounded=self.rounded)
 
     @property
     def scale(self) -> float:
@@ -167,13 +160,6 @@ class HuginnBlock(Block):
 
     attention_names = Names("attn", "norm_1", sum_norm="norm_2")
     mlp_names = Names("mlp", "norm_3", sum_norm="norm_4")
-
-
-class RetrofitLlamaBlock(Block):
-    """Norms before each branch."""
-
-    attention_names = Names("attn", "norm_1")
-    mlp_names = Names("mlp", "norm_2")
 
 
 class RetrofitOlmoBlock(Block):
@@ -262,7 +248,7 @@ class RetrofitLlama(Huginn):
 
     def block(self, config: Any) -> Block:
         """A Llama block."""
-        return self.block_of(RetrofitLlamaBlock, Attention(config.sizes, "Wqkv proj"))
+        return self.block_of(PreNormBlock, Attention(config.sizes, "Wqkv proj"))
 
     @property
     def readout_layers(self) -> Readout:

@@ -42,10 +42,19 @@ from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.families.ifm_config import IfmLoopedConfig
 from loopscope.models.initial_state import DrawsState, InitialState
 from loopscope.models.layers.attention import Attention
-from loopscope.models.layers.linear import Embedding, GatedMLP, Linear, gated_silu, linear
-from loopscope.models.layers.mask import AttentionContext, KeyValueCache
-from loopscope.models.layers.residual import Block, Names, OffsetNorm, RMSNorm, WeightlessNorm
-from loopscope.models.layers.rope import Rotary
+from loopscope.models.layers.blocks import (
+    Block,
+    Embedding,
+    GatedMLP,
+    Linear,
+    Names,
+    OffsetNorm,
+    RMSNorm,
+    WeightlessNorm,
+    gated_silu,
+    linear,
+)
+from loopscope.models.layers.positions import AttentionContext, KeyValueCache, Rotary
 from loopscope.models.protocol import Context
 
 

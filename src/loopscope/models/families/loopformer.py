@@ -28,13 +28,11 @@ from torch.nn import functional
 from loopscope.errors import shown
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import TensorEntry
-from loopscope.models.families import family
-from loopscope.models.families.config import FamilyConfig, Layers, Size, TokenIds, only, option
+from loopscope.models.families import FamilyConfig, Layers, Size, TokenIds, family, only, option
 from loopscope.models.families.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.attention import Attention, AttentionSizes
-from loopscope.models.layers.linear import Embedding, Linear
-from loopscope.models.layers.mask import AttentionContext, KeyValueCache, positions_of
-from loopscope.models.layers.residual import RMSNorm
+from loopscope.models.layers.attention import Attention
+from loopscope.models.layers.blocks import Embedding, Linear, RMSNorm
+from loopscope.models.layers.positions import AttentionContext, KeyValueCache, positions_of
 from loopscope.models.protocol import Context
 
 EPS = torch.finfo(torch.float32).eps
@@ -47,6 +45,7 @@ class TmltConfig(FamilyConfig):
 
     title = "TMLT (LoopFormer's baseline; no published weights known)"
     fixed = only(tie_word_embeddings=True)
+    widths = ("n_embd", "n_head", "", "")
     vocab_size: Size
     n_embd: Size
     intermediate_dim: Size
@@ -55,11 +54,6 @@ class TmltConfig(FamilyConfig):
     block_size: Size
     bias: bool = False
     eos_token_id: TokenIds = ()
-
-    @property
-    def sizes(self) -> AttentionSizes:
-        """Of the attention layers."""
-        return self.attention_sizes(self.n_embd, self.n_head)
 
 
 class LoopFormerConfig(TmltConfig):

@@ -22,14 +22,11 @@ from torch.nn import functional
 
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import TensorEntry
-from loopscope.models.exit_gate import ExitGate
-from loopscope.models.families import family
-from loopscope.models.families.config import FamilyConfig, LlamaConfig, Loops, Number, only
+from loopscope.models.families import FamilyConfig, LlamaConfig, Loops, Number, family, only
 from loopscope.models.families.decoder import LoopedDecoder, Readout, llama_layer
-from loopscope.models.layers.linear import Embedding, Linear, linear
-from loopscope.models.layers.mask import KeyValueCache
-from loopscope.models.layers.residual import RMSNorm
-from loopscope.models.protocol import Context
+from loopscope.models.layers.blocks import Embedding, Linear, RMSNorm, linear
+from loopscope.models.layers.positions import KeyValueCache
+from loopscope.models.protocol import Context, ExitGate
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -94,7 +91,7 @@ class LoopUS(LoopedDecoder):
         hidden, vocabulary, eps = base.hidden_size, base.vocab_size, base.rms_norm_eps
         super().__init__(config, hidden, vocabulary, base.max_position_embeddings, config.N)
         self.eos_ids = base.eos_token_id
-        self.rotary = base.half_split(base.sizes.head_width, rounded=True)
+        self.rotary = base.half_split(rounded=True)
 
         def layers(indices: list[int]) -> list[nn.Module]:
             return [llama_layer(base, qk_norm="head") for _ in indices]

@@ -13,10 +13,9 @@ from pydantic import Field
 from torch import Tensor
 
 from loopscope.models.batch import Batch
-from loopscope.models.families import family
-from loopscope.models.families.config import LlamaConfig, Loops, only
+from loopscope.models.families import LlamaConfig, Loops, family, only
 from loopscope.models.families.decoder import LoopedLlama, Readout, llama_layer
-from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.positions import KeyValueCache
 from loopscope.models.protocol import Context
 
 

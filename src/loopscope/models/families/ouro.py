@@ -24,14 +24,11 @@ from pydantic import Field
 from torch import Tensor
 
 from loopscope.models.batch import Batch
-from loopscope.models.exit_gate import ExitGate
-from loopscope.models.families import family
-from loopscope.models.families.config import LlamaConfig, Loops, Number, Size, only, option
+from loopscope.models.families import LlamaConfig, Loops, Number, Size, family, only, option
 from loopscope.models.families.decoder import LoopedLlama, Readout, llama_layer
-from loopscope.models.layers.linear import Linear, linear
-from loopscope.models.layers.mask import KeyValueCache
-from loopscope.models.layers.residual import Block, Names
-from loopscope.models.protocol import Context
+from loopscope.models.layers.blocks import Block, Linear, Names, linear
+from loopscope.models.layers.positions import KeyValueCache
+from loopscope.models.protocol import Context, ExitGate
 
 
 class OuroConfig(LlamaConfig):
