@@ -121,7 +121,7 @@ def tasks(as_json: Json = False) -> None:
 
     known = list_tasks()
     if as_json:
-        print(json.dumps(list(map(dataclasses.asdict, known)), indent=2))
+        print(json.dumps([task._asdict() for task in known], indent=2))
         return
     for kind, title in KINDS.items():
         typer.secho(title, bold=True)

@@ -98,7 +98,7 @@ def generate(
     texts = {one: [*words.prefix_ids, *words.encode(one)] for one in given if words and isinstance(one, str)}
     rows = [texts[one] if isinstance(one, str) else list(one) for one in given]
     ends = None if words is None or not stops else _ends(words, stops)
-    plan = GenerationPlan.of(loaded, rows, max_new_tokens, depth, eos_ids, source_rows)
+    plan = GenerationPlan(loaded, rows, max_new_tokens, depth, eos_ids, source_rows)
     noted: list[list[list[int]]] = []
     if policy is None:
         next_logits = plain_logits(loaded, plan, impl)

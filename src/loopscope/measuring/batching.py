@@ -21,9 +21,6 @@ from loopscope.measuring.arguments import BatchPolicy
 from loopscope.models.batch import Group, Packing, common_prefix, pack
 from loopscope.tasks.encoding import Encoder, Example, LengthPolicy, LoadedTask, Row, Split, fit_lengths
 
-_TOGETHER = 64
-"""Rows whose texts are encoded at a time."""
-
 
 class Span(NamedTuple):
     """Where a token stands in its reference or option text, in characters."""
@@ -94,7 +91,7 @@ def encode_task(
 
     `spans` asks for the tokens' places in the text, `share` for what the options of a question have in common.
     """
-    examples = list(_examples(task, tokenizer))
+    examples = list(task.encode(tokenizer))
     allowed = sys.maxsize if allowed is None else allowed
     try:
         fitted = fit_lengths(examples, allowed, policy)
@@ -108,17 +105,6 @@ def encode_task(
             questions.append(Question(len(questions), example, row, places, shared))
     skipped = tuple(row.id for row, example in zip(task.rows, fitted, strict=True) if example is None)
     return EncodedTask(task.without_rows(), tuple(questions), skipped, limit)
-
-
-def _examples(task: LoadedTask, tokenizer: Encoder | None) -> Iterator[Example]:
-    for start in range(0, len(task.rows), _TOGETHER):
-        rows = task.rows[start : start + _TOGETHER]
-        together = task.together(tokenizer, rows)
-        for row in rows:
-            try:
-                yield task.encode_row(together, row)
-            except LoopscopeError as error:
-                raise LoopscopeError(f"{task.spec}, question {row.id}: {error}") from error
 
 
 def token_spans(tokenizer: Any, row: Row, example: Example, split: Split) -> tuple[tuple[Span, ...], ...] | None:

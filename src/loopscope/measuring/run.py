@@ -41,8 +41,8 @@ from loopscope.store.schema import Level
 from loopscope.store.writer import RunWriter, open_or_create
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.load import load_task
+from loopscope.tasks.own_task import check_vocabulary, shown_through
 from loopscope.tasks.prompting import Chat
-from loopscope.tasks.token_ids import check_vocabulary, shown_through
 
 if TYPE_CHECKING:
     from loopscope.measuring.ray_engine import RayEngine

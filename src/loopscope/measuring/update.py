@@ -54,15 +54,9 @@ def pinned(packing: Packing, device: torch.device) -> Packing:
     """The same packing in memory from which `Packing.to` does not wait for the device."""
     if device.type != "cuda":
         return packing
-    batch = _pinned(packing.batch)
-    sequences = batch if packing.sequences is packing.batch else _pinned(packing.sequences)
+    batch = packing.batch.moved(Tensor.pin_memory)
+    sequences = batch if packing.sequences is packing.batch else packing.sequences.moved(Tensor.pin_memory)
     return Packing(batch, sequences, None if packing.place_RS is None else packing.place_RS.pin_memory())
-
-
-def _pinned(batch: Batch) -> Batch:
-    held: dict[str, Any] = {name: held.pin_memory() for name, held in vars(batch).items() if isinstance(held, Tensor)}
-    parts = None if batch.parts is None else batch.parts.moved(Tensor.pin_memory)
-    return dataclasses.replace(batch, **held, parts=parts)
 
 
 Columns: TypeAlias = dict[str, Any]

@@ -167,22 +167,21 @@ class Batch:
         sources = self.source_rows
         if sources is not None:
             sources = sources[index] if isinstance(index, slice) else [sources[row] for row in index.tolist()]
-        return dataclasses.replace(_each_tensor(self, lambda held: held[index]), source_rows=sources)
+        return dataclasses.replace(self, **_each_tensor(self, lambda held: held[index]), source_rows=sources)
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
+        return self.moved(lambda held: held.to(device, non_blocking=True))
 
-        def move(held: Tensor) -> Tensor:
-            return held.to(device, non_blocking=True)
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
+        """The same batch with every tensor moved."""
+        parts = None if self.parts is None else dataclasses.replace(self.parts, **_each_tensor(self.parts, move))
+        return dataclasses.replace(self, **_each_tensor(self, move), parts=parts)
 
-        parts = None if self.parts is None else _each_tensor(self.parts, move)
-        return dataclasses.replace(_each_tensor(self, move), parts=parts)
 
-
-def _each_tensor(held: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A batch or its parts with every tensor among the attributes changed."""
-    changed = {name: change(value) for name, value in vars(held).items() if isinstance(value, Tensor)}
-    return dataclasses.replace(held, **changed)
+def _each_tensor(held: Batch | Parts, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """The tensors among the attributes, changed."""
+    return {name: change(value) for name, value in vars(held).items() if isinstance(value, Tensor)}
 
 
 def _padding(mask: Tensor) -> Padding:

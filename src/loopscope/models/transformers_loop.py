@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -171,8 +171,7 @@ class TransformersLoop(LoopedModule):
     def step(self, state: Tensor, context: Context) -> Tensor:
         """The span once."""
         given, last = {"input_ids": context.batch.input_ids}, self.span.stop - 1
-        made: Tensor = self._pass(self.model, given, running=self.span, entering=state, after=last)
-        return made
+        return cast(Tensor, self._pass(self.model, given, running=self.span, entering=state, after=last))
 
     def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Logits through the layers after the span."""

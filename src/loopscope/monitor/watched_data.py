@@ -18,7 +18,7 @@ from loopscope.models.batch import Batch
 from loopscope.models.protocol import LoopedModel
 from loopscope.tasks.encoding import Example, Row
 from loopscope.tasks.encoding import Sequence as TokenSequence
-from loopscope.tasks.token_ids import check_vocabulary
+from loopscope.tasks.own_task import check_vocabulary
 
 BATCH = "batch"
 """What the rows of a batch are called where tasks have their names."""

@@ -22,11 +22,10 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from pydantic import Field
 
@@ -39,13 +38,8 @@ SPLIT_ALIASES = {"val": "validation", "valid": "validation", "dev": "validation"
 FOLDER = Path(__file__).parent / "embedded"
 
 
-class Question(NamedTuple):
-    """A stored row in words."""
-
-    context: str
-    continuations: tuple[str, ...]
-    answer: int | None
-    metadata: dict[str, Scalar]
+Question: TypeAlias = tuple[str, tuple[str, ...], int | None, dict[str, Scalar]]
+"""A stored row in words: context, continuations, answer, metadata."""
 
 
 class EmbeddedTask(NamedTuple):
@@ -72,23 +66,22 @@ class EmbeddedTask(NamedTuple):
 
 
 def _facts(row: Mapping[str, Any]) -> dict[str, Scalar]:
-    result = row["options"][row["answer"]]
-    steps = row["solution"].count("\n")
-    return {"difficulty": steps, "family": row["family"], "remark": row["remark"], "result": result}
+    found = {"difficulty": row["solution"].count("\n"), "family": row["family"], "remark": row["remark"]}
+    return found | {"result": row["options"][row["answer"]]}
 
 
 def _solution(row: Mapping[str, Any]) -> Question:
     question = f"{row['story']} {row['request']}".rstrip()
-    return Question(f"Problem: {question}\nSolution:\n", (row["solution"],), None, _facts(row))
+    return (f"Problem: {question}\nSolution:\n", (row["solution"],), None, _facts(row))
 
 
 def _options(row: Mapping[str, Any]) -> Question:
     options = tuple(f" {option}" for option in row["options"])
-    return Question(f"Problem: {row['story']}\nAnswer:", options, row["answer"], _facts(row))
+    return (f"Problem: {row['story']}\nAnswer:", options, row["answer"], _facts(row))
 
 
 def _stories(row: Mapping[str, Any]) -> Question:
-    return Question(row["context"], (row["continuation"],), None, {"stories": row["continuation"].count("\n") + 1})
+    return (row["context"], (row["continuation"],), None, {"stories": row["continuation"].count("\n") + 1})
 
 
 _PROBLEMS = {"test": 5_000, "validation": 2_000, "train": 10_000}
@@ -184,8 +177,7 @@ def find_benchmark(name: str) -> Benchmark | None:
     return None
 
 
-@dataclass(frozen=True)
-class TaskSummary:
+class TaskSummary(NamedTuple):
     """One task as `loopscope tasks` lists it.
 
     Attributes:

@@ -110,7 +110,8 @@ class FamilyConfig(BaseModel):
     @property
     def sizes(self) -> AttentionSizes:
         """The widths of attention layers: the heads of keys divide the others, a head's width is even."""
-        hidden, heads, shared, width = (getattr(self, name, None) for name in self.widths)
+        found: list[Any] = [getattr(self, name, None) for name in self.widths]
+        hidden, heads, shared, width = found
         self.require(bool(width) or hidden % heads == 0, f"hidden size {hidden} does not divide into {heads} heads")
         width, shared = width or hidden // heads, shared or heads
         self.require(width > 0 and width % 2 == 0, f"head_dim {width} is odd; rotary positions need an even one")

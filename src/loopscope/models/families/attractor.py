@@ -13,7 +13,7 @@ padding change earlier logits, and one row's stopping rule waits for the others.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -127,14 +127,11 @@ class Attractor(StoredRotation):
         c = self.run(self.transformer["prelude"], self.transformer["wte"](batch.input_ids), attention)
         return Context(self.start(batch, lambda: c), batch, c, attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """One plain iteration, f(y)."""
-        core = self.transformer["core_block"]
-        slot = len(self.transformer["prelude"]) + depth * len(core)
         assert context.injection is not None
-        return self.run(core, state + context.injection, context.extra, slot) - state
+        return self.run(self.transformer["core_block"], state + context.injection, context.extra) - state
 
-    @property
     def readout_layers(self) -> Readout:
         """The norm and the head."""
         return Readout(self.lm_head, self.transformer["ln_f"])
@@ -179,5 +176,4 @@ def _mixed(points: list[Tensor], values: list[Tensor], beta: float) -> Tensor:
     right = x.new_zeros(x.shape[0], count + 1, 1)
     right[:, 0] = 1.0
     weights = torch.linalg.solve(system, right)[:, 1:].mT
-    mixed: Tensor = (beta * weights @ f + (1 - beta) * weights @ x)[:, 0]
-    return mixed
+    return cast(Tensor, (beta * weights @ f + (1 - beta) * weights @ x)[:, 0])

@@ -8,6 +8,7 @@ Shapes: B rows, S positions, D hidden width, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -16,25 +17,16 @@ from torch import Tensor, nn
 
 from loopscope.models.base import LoopedModule, needs_elementary_operations
 from loopscope.models.batch import Batch
+from loopscope.models.layers import blocks as block_layers
 from loopscope.models.layers.attention import Attention
-from loopscope.models.layers.blocks import (
-    Block,
-    Embedding,
-    GatedMLP,
-    Linear,
-    Names,
-    RMSNorm,
-    linear,
-    read_blocks,
-    run_blocks,
-)  # fmt: skip
+from loopscope.models.layers.blocks import Block, Embedding, GatedMLP, Linear, Names, RMSNorm, linear
 from loopscope.models.layers.positions import (
     AttentionContext,
     KeyValueCache,
     Rotary,
     attention_context,
     readout_context,
-)  # fmt: skip
+)
 from loopscope.models.protocol import AffineHead, BodyAndHead, Context, select
 
 
@@ -59,7 +51,7 @@ class Readout(nn.Module):
         if self.enter is not None:
             state = self.enter(state, plain) if isinstance(self.enter, RMSNorm) else self.enter(state)
         if len(self.coda):
-            return read_blocks(state, list(self.coda), attention(), self.norm, positions)
+            return block_layers.read_blocks(state, list(self.coda), attention(), self.norm, positions)
         chosen = select(state, positions)
         return chosen if self.norm is None else cast(Tensor, self.norm(chosen, plain))
 
@@ -86,7 +78,6 @@ class LoopedDecoder(LoopedModule):
         self.hidden_size, self.vocabulary_size, self.max_positions = width, vocabulary, positions
         self.trained_depth = trained_depth  # type: ignore[assignment]
 
-    @property
     def readout_layers(self) -> Readout:
         """What stands between the state and the logits."""
         raise NotImplementedError
@@ -100,7 +91,7 @@ class LoopedDecoder(LoopedModule):
         """The batch on the model's device and what its layers share; with a cache, of new positions alone."""
         if cache is None:
             # A coda gets nothing but states.
-            self.check_batch(batch, from_zero=len(self.readout_layers.coda) > 0)
+            self.check_batch(batch, from_zero=len(self.readout_layers().coda) > 0)
         batch = batch.to(self.device)
         return batch, attention_context(batch, self.rotary, self.dtype, prefix=self.prefix, cache=cache)
 
@@ -113,17 +104,18 @@ class LoopedDecoder(LoopedModule):
         blocks: Sequence[nn.Module] | nn.Module,
         x: Tensor,
         context: AttentionContext,
-        first_slot: int = 0,
         norm: RMSNorm | None = None,
+        first_slot: int | None = None,
     ) -> Tensor:
-        """Blocks in a row, and a norm after the last; their keys and values have slots of their own."""
+        """Blocks in a row, and a norm after the last; their keys and values have the next slots, or those named."""
         listed = list(cast(Iterable[nn.Module], blocks))
-        return run_blocks(x, listed, context, range(first_slot, first_slot + len(listed)), norm)
+        slots = context.slots if first_slot is None else itertools.count(first_slot)
+        return block_layers.run_blocks(x, listed, context, itertools.islice(slots, len(listed)), norm)
 
     @property
     def head(self) -> AffineHead | None:
         """The head, where logits are affine in the state."""
-        layers = self.readout_layers
+        layers = self.readout_layers()
         return AffineHead(layers.head.weight) if layers.is_affine else None
 
     def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
@@ -132,7 +124,7 @@ class LoopedDecoder(LoopedModule):
 
     def body_and_head(self, dtype: torch.dtype | None = None) -> BodyAndHead | None:
         """The readout in two; None where it is affine."""
-        return None if self.readout_layers.is_affine else self.logits_of(dtype)
+        return None if self.readout_layers().is_affine else self.logits_of(dtype)
 
     def logits_of(
         self,
@@ -141,7 +133,7 @@ class LoopedDecoder(LoopedModule):
         around: AttentionContext | None = None,
     ) -> BodyAndHead:
         """The readout; `around` is what its layers share where they continue a cache."""
-        live, arithmetic = self.readout_layers, dtype or self.dtype
+        live, arithmetic = self.readout_layers(), dtype or self.dtype
 
         def layers() -> Readout:
             # At every use: whether matrices may stay in BF16 depends on whether gradients are recorded there.

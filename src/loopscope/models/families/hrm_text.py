@@ -150,19 +150,13 @@ class HrmText(LoopedDecoder):
         state = self.start(batch, lambda: self.model.embed_tokens(batch.input_ids) * self.scale)
         return Context(state, batch, extra=attention, carry=self.model.z_L_init.expand_as(state))
 
-    def step(self, state: Tensor, context: Context, *, carry: Tensor, depth: int = 0) -> tuple[Tensor, Tensor]:
+    def step(self, state: Tensor, context: Context, *, carry: Tensor) -> tuple[Tensor, Tensor]:
         """One H cycle: z_H and z_L after it."""
-        cycles, fast = self.config.L_cycles, carry
-        call = depth * (cycles + 1)
-        for cycle in range(cycles):
-            fast = self.stack(self.model.L_module, fast + state, context, call + cycle)
-        return self.stack(self.model.H_module, state + fast, context, call + cycles), fast
+        high, low, fast = self.model.H_module, self.model.L_module, carry
+        for _ in range(self.config.L_cycles):
+            fast = self.run(low.layers, fast + state, context.extra, low.norm)
+        return self.run(high.layers, state + fast, context.extra, high.norm), fast
 
-    def stack(self, stack: HrmStack, x: Tensor, context: Context, call: int) -> Tensor:
-        """One call of a stack; calls of both are counted, and each has cache slots of its own."""
-        return self.run(stack.layers, x, context.extra, call * len(stack.layers), stack.norm)
-
-    @property
     def readout_layers(self) -> Readout:
         """The head."""
         return Readout(self.lm_head)

@@ -216,15 +216,12 @@ class Huginn(LoopedDecoder, DrawsState):
         injection = self.run(self.transformer["prelude"], x, attention)
         return Context(self.start(batch, lambda: self.drawn(batch)), batch, injection, attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """The core, on the state joined with the injection."""
         assert context.injection is not None
         joined = self.transformer["adapter"](torch.cat([state, context.injection], dim=-1))
-        core = self.transformer["core_block"]
-        slot = self.config.n_layers_in_prelude + depth * self.config.n_layers_in_recurrent_block
-        return self.run(core, joined, context.extra, slot)
+        return self.run(self.transformer["core_block"], joined, context.extra)
 
-    @property
     def readout_layers(self) -> Readout:
         """The norm, the coda, the norm again and the head."""
         norm = self.transformer["ln_f"]
@@ -250,7 +247,6 @@ class RetrofitLlama(Huginn):
         """A Llama block."""
         return self.block_of(PreNormBlock, Attention(config.sizes, "Wqkv proj"))
 
-    @property
     def readout_layers(self) -> Readout:
         """The coda, the norm and the head."""
         return Readout(self.lm_head, self.transformer["ln_f"], self.transformer["coda"])

@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -149,8 +149,7 @@ class DiagonalInjection(nn.Module):
 
     def term(self, e: Tensor) -> Tensor:
         """The term v = δ · (W e), the same in every loop."""
-        v: Tensor = functional.softplus(self.dt_bias) * self.input_adapter(e)
-        return v
+        return cast(Tensor, functional.softplus(self.dt_bias) * self.input_adapter(e))
 
     def forward(self, s: Tensor, v: Tensor) -> Tensor:
         """What the core reads."""
@@ -175,8 +174,7 @@ class LinearInjection(nn.Module):
 
     def forward(self, s: Tensor, e: Tensor) -> Tensor:
         """What the core reads."""
-        joined: Tensor = self.adapter(torch.cat([s, e], dim=-1))
-        return joined
+        return cast(Tensor, self.adapter(torch.cat([s, e], dim=-1)))
 
 
 def _is_ifm(json: Mapping[str, Any], tensors: Collection[str] | None) -> bool:
@@ -241,7 +239,7 @@ class IfmLooped(LoopedDecoder, DrawsState):
         e = self.embedding(batch.input_ids)
         e = e if self.embed_scale == 1.0 else e * self.embed_scale
         norm = getattr(self, "huginn_prelude_norm_module", None)
-        return batch, self.run(self.layers[: self.config.prelude], e, attention, 0, norm), attention
+        return batch, self.run(self.layers[: self.config.prelude], e, attention, norm), attention
 
     def term(self, e: Tensor) -> Tensor | None:
         """What every step reads of e."""
@@ -251,8 +249,7 @@ class IfmLooped(LoopedDecoder, DrawsState):
         """inj(s, e)."""
         if self.inject is None:
             return state
-        made: Tensor = self.inject(state, context.injection)
-        return made
+        return cast(Tensor, self.inject(state, context.injection))
 
     def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """H_0: e, zero or noise; and the term of e that every step reads."""
@@ -263,13 +260,12 @@ class IfmLooped(LoopedDecoder, DrawsState):
         state = self.start(batch, firsts[first])
         return Context(state, batch, self.term(e), attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """The looped layers on the joined state; with terminal keys, every loop writes over the one before."""
         config: IfmLoopedConfig = self.config
-        slot = config.prelude + (0 if config.terminal_keys else depth * config.core)
-        return self.run(self.core, self.joined(state, context), context.extra, slot, getattr(self, "exit_norm", None))
+        slot = config.prelude if config.terminal_keys else None
+        return self.run(self.core, self.joined(state, context), context.extra, getattr(self, "exit_norm", None), slot)
 
-    @property
     def readout_layers(self) -> Readout:
         """The layers after the loop, the norm and the head."""
         after = self.layers[self.config.prelude + self.config.core :]

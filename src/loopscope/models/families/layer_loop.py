@@ -87,13 +87,10 @@ class LayerLoop(LoopedLlama):
         state = self.start(batch, lambda: self.run(before, self.model.embed_tokens(batch.input_ids), attention))
         return Context(state, batch, extra=attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """The span once."""
-        first, last = self.span[0], self.span[-1]
-        slot = first + depth * len(self.span)
-        return self.run(self.model.layers[first : last + 1], state, context.extra, slot)
+        return self.run(self.model.layers[self.span.start : self.span.stop], state, context.extra)
 
-    @property
     def readout_layers(self) -> Readout:
         """The layers after the span, the norm and the head."""
         return Readout(self.lm_head, self.model.norm, self.model.layers[self.span[-1] + 1 :])

@@ -92,8 +92,7 @@ class TimeEmbedder(nn.Module):
         order = torch.arange(half, dtype=torch.float32, device=time.device)
         angles = time.to(torch.float32) * torch.exp(-math.log(10000.0) * order / half)
         weight = cast(Linear, self.mlp[0]).weight
-        embedded: Tensor = self.mlp(torch.cat([angles.cos(), angles.sin()])[None].to(weight.dtype))
-        return embedded
+        return cast(Tensor, self.mlp(torch.cat([angles.cos(), angles.sin()])[None].to(weight.dtype)))
 
 
 class GeluMLP(nn.Module):
@@ -106,8 +105,7 @@ class GeluMLP(nn.Module):
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] → [B, S, D]."""
-        result: Tensor = self.c_proj(functional.gelu(self.c_fc(x_BSD)))
-        return result
+        return cast(Tensor, self.c_proj(functional.gelu(self.c_fc(x_BSD))))
 
 
 class TimedBlock(nn.Module):
@@ -124,8 +122,7 @@ class TimedBlock(nn.Module):
         """[B, S, D] → [B, S, D]."""
         gate_a, gate_m, scale_a, scale_m = self.adaLN_modulation(condition_1D).chunk(4, dim=-1)
         x_BSD = x_BSD + gate_a * self.attn(_normed(x_BSD) * (1 + scale_a), attention, slot)
-        result: Tensor = x_BSD + gate_m * self.mlp(_normed(x_BSD) * (1 + scale_m))
-        return result
+        return cast(Tensor, x_BSD + gate_m * self.mlp(_normed(x_BSD) * (1 + scale_m)))
 
 
 def _normed(x: Tensor) -> Tensor:
@@ -165,8 +162,7 @@ class Tmlt(LoopedDecoder):
 
     def condition(self, depth: int) -> Tensor:
         """E_time(number of the step), which counts from 0, [1, D]."""
-        embedded: Tensor = self.gpt.time_embedder(torch.tensor(float(depth), device=self.device))
-        return embedded
+        return cast(Tensor, self.gpt.time_embedder(torch.tensor(float(depth), device=self.device)))
 
     def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """H_0 is the sum of the embeddings of token and position."""
@@ -177,12 +173,11 @@ class Tmlt(LoopedDecoder):
 
     def step(self, state: Tensor, context: Context, *, depth: int) -> Tensor:
         """All blocks, conditioned on the time of the step."""
-        condition, blocks = self.condition(depth), self.gpt.transformer["h"]["blocks"]
-        for index, block in enumerate(blocks):
-            state = block(state, context.extra, depth * len(blocks) + index, condition)
+        condition = self.condition(depth)
+        for block in self.gpt.transformer["h"]["blocks"]:
+            state = block(state, context.extra, next(context.extra.slots), condition)
         return state
 
-    @property
     def readout_layers(self) -> Readout:
         """The last norm, then the head, which is the embedding."""
         return Readout(self.gpt.lm_head, self.gpt.transformer["norm_f"])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 from pydantic import Field
@@ -118,15 +118,11 @@ class LoopUS(LoopedDecoder):
         state = self.start(batch, lambda: self.run(part.layers, part.embed_tokens(batch.input_ids), attention))
         return Context(state, batch, extra=attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """The looped layers, then the gate."""
-        layers = self.reasoning.layers
-        slot = len(self.encoder.layers) + depth * len(layers)
-        after = self.run(layers, state, context.extra, slot)
-        mixed: Tensor = self.reasoning.gate(state, after)
-        return mixed
+        after = self.run(self.reasoning.layers, state, context.extra)
+        return cast(Tensor, self.reasoning.gate(state, after))
 
-    @property
     def readout_layers(self) -> Readout:
         """The decoder's layers, its norm and its head."""
         return Readout(self.decoder.lm_head, self.decoder.norm, self.decoder.layers)

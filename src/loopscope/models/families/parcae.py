@@ -218,16 +218,14 @@ class Parcae(StoredRotation, DrawsState):
         batch, attention = self.enter(batch, cache)
         attention = dataclasses.replace(attention, token_values=self.token_values(batch.input_ids, self.dtype))
         parts = self.transformer
-        e = self.run(parts["prelude"], parts["wte"](batch.input_ids), attention, 0, parts["ln_prelude"])
+        e = self.run(parts["prelude"], parts["wte"](batch.input_ids), attention, parts["ln_prelude"])
         return Context(self.start(batch, lambda: self.drawn(batch)), batch, parts["adapter"].injection(e), attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """The core, on the decayed state and the term of the input."""
         joined = self.transformer["adapter"].decay() * state + context.injection
-        core = self.transformer["core_block"]
-        return self.run(core, joined, context.extra, len(self.transformer["prelude"]) + depth * len(core))
+        return self.run(self.transformer["core_block"], joined, context.extra)
 
-    @property
     def readout_layers(self) -> Readout:
         """C, the coda, the norm and the head."""
         parts = self.transformer

@@ -128,7 +128,7 @@ class Fusing(nn.Module):
         weight = torch.cat([layer.weight.detach() for layer in layers])
         bias = None if layers[0].bias is None else torch.cat([layer.bias.detach() for layer in layers])
         for name, whole in (("weight", weight), ("bias", bias)):
-            parts = () if whole is None else whole.split([layer.out_features for layer in layers])
+            parts = () if whole is None else torch.split(whole, [layer.out_features for layer in layers])
             for layer, part in zip(layers, parts, strict=False):
                 setattr(layer, name, nn.Parameter(part, requires_grad=False))
         self.joined = Joined(weight, bias)

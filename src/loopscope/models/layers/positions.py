@@ -28,8 +28,9 @@ H heads, K key-value heads, P head width, R = P/2 pairs.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -249,6 +250,7 @@ class AttentionContext:
         plain: elementary operations alone, which autograd differentiates to any order.
         parts: which stretches of the one row see which, where sequences stand in it without padding.
         token_values: what tokens add to the values of a layer, [B, S, K·P] by the layer's number.
+        slots: the numbers of slots that are free: blocks take the next ones in the order in which they run.
     """
 
     rotary: RotaryTables | None
@@ -258,6 +260,7 @@ class AttentionContext:
     plain: bool = False
     parts: Parts | None = None
     token_values: Mapping[int, Tensor] = field(default_factory=dict)
+    slots: Iterator[int] = field(default_factory=itertools.count)
 
 
 def attention_context(
