@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from loopscope.lm_eval_metrics import lm_eval_scores
     from loopscope.measuring.config import MeasureConfig
     from loopscope.measuring.model_check import check
-    from loopscope.models.base import LoopedModule
     from loopscope.models.batch import Batch
-    from loopscope.models.initial_state import InitialState
+    from loopscope.models.families.decoder import InitialState
     from loopscope.models.load import load_model
-    from loopscope.models.protocol import AffineHead, Context, LoopedModel
+    from loopscope.models.protocol import AffineHead, Context, LoopedModel, LoopedModule
     from loopscope.models.tokenizer import load_tokenizer
     from loopscope.models.transformers_loop import loop_layers
     from loopscope.models.walk import Walk
@@ -58,10 +57,14 @@ _HOMES = {
     "lm_eval_metrics": ("lm_eval_scores",),
     "measuring.config": ("MeasureConfig",),
     "measuring.model_check": ("check",),
-    "models": (
-        *("AffineHead", "Batch", "Context", "InitialState", "LoopedModel", "LoopedModule"),
-        *("Walk", "load_model", "load_tokenizer", "loop_layers", "wrap"),
-    ),
+    "models.batch": ("Batch",),
+    "models.families.decoder": ("InitialState",),
+    "models.load": ("load_model",),
+    "models.protocol": ("AffineHead", "Context", "LoopedModel", "LoopedModule"),
+    "models.tokenizer": ("load_tokenizer",),
+    "models.transformers_loop": ("loop_layers",),
+    "models.walk": ("Walk",),
+    "models.wrapped": ("wrap",),
     "monitor": ("LoopscopeCallback", "Monitor"),
     "path": ("Outcome", "classify", "predict"),
     "readout": (

@@ -28,9 +28,9 @@ from loopscope.control.generate import generate
 from loopscope.control.policies import FixedScale, ScaledReadout
 from loopscope.errors import LoopscopeError, shown, whole
 from loopscope.models.batch import Group, common_prefix, pack
+from loopscope.models.families.decoder import InitialState
 from loopscope.models.generate import Sampler
 from loopscope.models.in_memory import ModelSpec
-from loopscope.models.initial_state import InitialState
 from loopscope.models.load import card_of, load_model
 from loopscope.models.tokenizer import tokenizer_of
 from loopscope.models.walk import Walk, read, readout_asks_context

@@ -9,7 +9,7 @@ import torch
 from polars.testing import assert_frame_equal
 
 import loopscope as ls
-from loopscope.models import Batch
+from loopscope import Batch
 from loopscope.models.walk import Walk
 from loopscope.report.question_view import question
 from loopscope.store.schema import transition_of

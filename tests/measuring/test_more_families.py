@@ -16,8 +16,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from loopscope import Batch, load_model, load_tokenizer
 from loopscope.api import measure_with as measure
-from loopscope.models import Batch, load_model, load_tokenizer
 from loopscope.models.walk import Walk, read
 from loopscope.tasks.encoding import Example, encode_row
 from loopscope.tasks.load import load_task

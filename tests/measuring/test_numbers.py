@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope.models import Batch, load_model, load_tokenizer
+from loopscope import Batch, load_model, load_tokenizer
 from loopscope.readout.autograd import differentiable_attention
 from loopscope.store import StoredRun
 from loopscope.tasks.encoding import Example, encode_row

@@ -12,7 +12,7 @@ import torch
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
-from loopscope.models.initial_state import SEED
+from loopscope.models.families.decoder import SEED
 
 
 def measured(output: Path, model: str = "toy-ouro", **more: Any) -> ls.Run:

@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from loopscope import load_model, load_tokenizer
 from loopscope.api import measure_with as measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import readouts
-from loopscope.models import load_model, load_tokenizer
 from loopscope.store import StoredRun, verify
 from loopscope.tasks.encoding import Example, encode_row
 from loopscope.tasks.load import load_task

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from loopscope import load_model, load_tokenizer
 from loopscope.errors import LoopscopeError
-from loopscope.models import load_model, load_tokenizer
 
 LONG = "x" * 5000
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch, Group, common_prefix, pack
 from loopscope.models.layers.attention import attend, runs_unpadded, takes_varlen
 from loopscope.models.layers.positions import Rotary, attention_context
+from loopscope.models.protocol import LoopedModule
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]
 FAMILIES += ["nanbeige", "hrm_text:attention=causal", "loopus"]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from loopscope import load_model
 from loopscope.errors import LoopscopeError
-from loopscope.models import load_model
 from loopscope.models.checkpoint import read_header
 
 

@@ -8,7 +8,7 @@ What was saved is therefore counted, in loops and checks, and does not show in t
 tokens, except where a check reads logits through layers that attend (Huginn's coda): there a new token's check reads
 earlier tokens as they stopped, and the whole text at once reads them as they were in that loop.
 
-A drawn initial state is seeded by question and position (`models.initial_state`), for prompt and new tokens alike.
+A drawn initial state is seeded by question and position (`models.families.decoder`), for prompt and new tokens alike.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch, Group, pack
+from loopscope.models.families.decoder import InitialState
 from loopscope.models.generate import can_cache, generate
 from loopscope.models.in_memory import ModelSpec, borrowed
-from loopscope.models.initial_state import InitialState
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, halves, read
 from loopscope.readout.affine.sources import full_precision_products

@@ -40,8 +40,8 @@ from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.run import Prepared, prepare, run_config, tasks_first
 from loopscope.measuring.worker import LocalEngine
 from loopscope.models.batch import Packing
+from loopscope.models.families.decoder import SEED
 from loopscope.models.in_memory import ModelSpec, borrowed, is_factory
-from loopscope.models.initial_state import SEED
 from loopscope.models.protocol import ExitGate, LoopedModel, exit_gate_of, state_at_exit
 from loopscope.models.registry import OBJECT, parse_name
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer

@@ -25,8 +25,8 @@ from loopscope.measuring.model_check import before_a_pass, checked
 from loopscope.measuring.producers import Tables
 from loopscope.measuring.update import stacked
 from loopscope.models.families import FamilyConfig
+from loopscope.models.families.decoder import InitialState, Rule
 from loopscope.models.in_memory import model_identity
-from loopscope.models.initial_state import InitialState, Rule
 from loopscope.models.layers.attention import runs_unpadded
 from loopscope.models.load import card_of, load_model
 from loopscope.models.protocol import LoopedModel

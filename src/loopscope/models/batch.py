@@ -194,6 +194,14 @@ def _padding(mask: Tensor) -> Padding:
     return "left" if bool(rises.any()) else "right"
 
 
+def select(state: Tensor, positions: Tensor | None) -> Tensor:
+    """The states at `positions` [N, 2] of (row, position), [N, D]; all of them where None."""
+    if positions is None:
+        return state
+    where = positions.to(state.device)
+    return state[where[:, 0], where[:, 1]]
+
+
 class Group(NamedTuple):
     """Sequences whose first `shared` tokens are the same and run once; with 0 each runs its own.
 

@@ -27,8 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.models.base import LoopedModule
-from loopscope.models.protocol import LoopedModel
+from loopscope.models.protocol import LoopedModel, LoopedModule
 from loopscope.models.registry import FILE_MODULE, OBJECT, built, names_code, require_model
 
 ModelSpec: TypeAlias = str | os.PathLike[str] | LoopedModel | Callable[..., LoopedModel]

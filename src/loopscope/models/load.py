@@ -47,8 +47,7 @@ from loopscope.models.layers.blocks import OffsetNorm
 from loopscope.models.registry import RUN_DTYPE, Source, built, load_code, model_arguments, parse_name
 
 if TYPE_CHECKING:
-    from loopscope.models.base import LoopedModule
-    from loopscope.models.protocol import LoopedModel
+    from loopscope.models.protocol import LoopedModel, LoopedModule
 
 
 DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}

@@ -26,9 +26,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.models.base import LoopedModule
-from loopscope.models.batch import Batch
-from loopscope.models.protocol import BodyAndHead, Context, select
+from loopscope.models.batch import Batch, select
+from loopscope.models.protocol import BodyAndHead, Context, LoopedModule
 
 
 class Passage:

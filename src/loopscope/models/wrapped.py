@@ -26,11 +26,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from loopscope.errors import LoopscopeError, text, whole
-from loopscope.models.base import LoopedModule
-from loopscope.models.batch import Batch
+from loopscope.models.batch import Batch, select
 from loopscope.models.checkpoint import MOST_LOOPS
 from loopscope.models.in_memory import evaluating, is_users_code
-from loopscope.models.protocol import AffineHead, Context, select
+from loopscope.models.protocol import AffineHead, Context, LoopedModule
 from loopscope.models.walk import Walk, asks
 from loopscope.user_code import user_code
 

@@ -17,9 +17,8 @@ import torch
 from torch import nn
 
 from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.models.base import LoopedModule
 from loopscope.models.in_memory import evaluating
-from loopscope.models.protocol import LoopedModel
+from loopscope.models.protocol import LoopedModel, LoopedModule
 from loopscope.models.registry import require_model
 
 _WRAPPERS = {"DistributedDataParallel": "module", "DataParallel": "module", "OptimizedModule": "_orig_mod"}

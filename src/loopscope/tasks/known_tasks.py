@@ -235,28 +235,19 @@ def find_file(benchmark: Benchmark, split: str, data_dir: str | Path) -> Path:
     folder = Path(data_dir)
     if not os.path.isdir(folder):  # unlike Path.is_dir also for names that are too long
         raise LoopscopeError(f"data directory {folder} does not exist; give the folder that holds the data files")
-    # To the depth of a hub repository: ORGANISATION/NAME/CONFIG/FILE.
-    found = (path for pattern in ("*", "*/*", "*/*/*", "*/*/*/*") for path in folder.glob(pattern))
-    # In order: more usual endings first, then shorter paths.
-    there = sorted(
-        (path for path in found if is_data_file(path.name) and path.is_file()),
-        key=lambda path: (_ending(path), len(path.parts), path),
-    )
     wanted = _spellings(benchmark, split)
-    for path in there:
-        name = str(path.relative_to(folder))[: -len(SUFFIXES[_ending(path)])]
-        if squash(name.replace(os.sep, "_")) in wanted:
-            return path
-    names = [path.name for path in there if path.parent == folder]
+    # In order: more usual endings first, then shorter paths, to the depth of ORGANISATION/NAME/CONFIG/FILE.
+    for suffix in SUFFIXES:
+        for path in (path for depth in range(4) for path in sorted(folder.glob("*/" * depth + "*"))):
+            name = str(path.relative_to(folder))
+            if name.lower().endswith(suffix) and squash(name[: -len(suffix)].replace(os.sep, "_")) in wanted:
+                return path
+    names = sorted(path.name for path in folder.iterdir() if is_data_file(path.name))
     listed = f"; it has {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else ""
     raise LoopscopeError(
         f"no {benchmark.name} {split} file in {folder}; expected {benchmark.name}_{split}.jsonl.gz (or .jsonl, "
         f".parquet){listed}"
     )
-
-
-def _ending(path: Path) -> int:
-    return next(place for place, suffix in enumerate(SUFFIXES) if path.name.lower().endswith(suffix))
 
 
 def _spellings(benchmark: Benchmark, split: str) -> set[str]:

@@ -264,9 +264,7 @@ class IdRows:
         else:
             listed = value(row, "options_ids")
             if not isinstance(listed, list) or not 2 <= len(listed) <= MOST_OPTIONS:
-                raise LoopscopeError(
-                    f"{row.where}: field 'options_ids' must hold 2 to {MOST_OPTIONS} lists of token ids, one an option"
-                )
+                raise row.fault("options_ids", f"must hold 2 to {MOST_OPTIONS} lists of token ids, one an option")
             continuations = tuple(_ids(row, "options_ids", entry) for entry in listed)
             answer = option_index(row, value(row, "answer"), len(continuations))
         size = sum(len(prompt) + len(ids) for ids in continuations)
@@ -295,16 +293,14 @@ class IdRows:
 
 def _ids(row: SourceRow, name: str, found: Any) -> tuple[int, ...]:
     if not isinstance(found, list):
-        raise LoopscopeError(f"{row.where}: field {name!r} must be a list of token ids, not {json_kind(found)}")
+        raise row.fault(name, f"must be a list of token ids, not {json_kind(found)}")
     if not found:
         remedy = "put the token there that begins a text" if name == "prompt_ids" else "leave the row out"
-        raise LoopscopeError(f"{row.where}: field {name!r} is empty; {remedy}")
+        raise row.fault(name, f"is empty; {remedy}")
     for entry in found:
         number = index(entry)
         if number is None or not 0 <= number <= LARGEST_ID:
-            raise LoopscopeError(
-                f"{row.where}: field {name!r} holds {shown(entry)}; token ids are whole numbers from 0 to {LARGEST_ID}"
-            )
+            raise row.fault(name, f"holds {shown(entry)}; token ids are whole numbers from 0 to {LARGEST_ID}")
     return tuple(int(entry) for entry in found)
 
 

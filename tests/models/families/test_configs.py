@@ -148,7 +148,7 @@ def test_hrm_text_needs_to_know_the_prompt_unless_it_is_causal(golden_folder, go
     with pytest.raises(LoopscopeError, match="give Batch its prompt_lengths"):
         model.embed(Batch.from_rows([[1, 2, 3]]))
     assert causal.boundary.endswith("(5 L cycles a step, causal attention)")
-    assert (causal.shares_context, model.shares_context) == (True, False)
+    assert (causal.unpadded, model.unpadded) == (True, False)
     assert load_model(golden_variant("hrm_text", prefix_lm=False), model_args="attention=prefix").prefix
 
 

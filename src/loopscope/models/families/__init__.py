@@ -23,7 +23,7 @@ from loopscope.models.layers.attention import AttentionSizes
 from loopscope.models.layers.positions import Rotary, Scaling
 
 if TYPE_CHECKING:
-    from loopscope.models.base import LoopedModule
+    from loopscope.models.protocol import LoopedModule
 
 # A width, vocabulary or number of positions: at most a hundred thousand times today's.
 Size = Annotated[int, Field(gt=0, le=2**31 - 1)]

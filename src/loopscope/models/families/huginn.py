@@ -27,8 +27,7 @@ from torch import Tensor, nn
 
 from loopscope.models.batch import Batch
 from loopscope.models.families import FamilyConfig, Layers, Loops, Number, RotaryFields, Size, TokenIds, family, only
-from loopscope.models.families.decoder import LoopedDecoder, PreNormBlock, Readout
-from loopscope.models.initial_state import DrawsState, InitialState
+from loopscope.models.families.decoder import DrawsState, InitialState, PreNormBlock, Readout
 from loopscope.models.layers.attention import Attention, AttentionSizes, Kind
 from loopscope.models.layers.blocks import Block, Embedding, GatedMLP, Linear, Names, RMSNorm
 from loopscope.models.layers.positions import KeyValueCache, Rotary, RotaryTables, rotate_own
@@ -176,7 +175,7 @@ def _is_huginn(config: Mapping[str, Any], tensors: Collection[str] | None) -> bo
 
 
 @family("huginn", HuginnConfig, "RavenForCausalLM", "huginn_raven", recognises=_is_huginn)
-class Huginn(LoopedDecoder, DrawsState):
+class Huginn(DrawsState):
     """Huginn at any size; padding on the right."""
 
     boundary = "the recurrent core's raw output, before the coda"

@@ -32,8 +32,7 @@ from torch.nn import functional
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.families import FamilyConfig, Layers, Loops, Number, Size, family, only, option
-from loopscope.models.families.decoder import LoopedDecoder, PreNormBlock, Readout
-from loopscope.models.initial_state import DrawsState, InitialState, Rule
+from loopscope.models.families.decoder import DrawsState, InitialState, LoopedDecoder, PreNormBlock, Readout, Rule
 from loopscope.models.layers.attention import AttentionSizes, RotatedThenNormed
 from loopscope.models.layers.blocks import Block, Embedding, Fusing, Linear, RMSNorm, SquaredReluMLP, linear
 from loopscope.models.layers.positions import AttentionContext, KeyValueCache, Rotary

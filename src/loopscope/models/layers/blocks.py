@@ -33,8 +33,8 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from loopscope.kernels.choice import Implementation, takes_kernel
+from loopscope.models.batch import select
 from loopscope.models.layers.positions import AttentionContext, Queries, queries_at
-from loopscope.models.protocol import select
 
 _ROWS = 16
 _BLOCKS = (256, 128, 64, 32, _ROWS)
