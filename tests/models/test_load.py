@@ -239,18 +239,6 @@ def test_eight_bit_weights_are_refused_by_name(tiny):
     assert "'lm_head.weight' as F8_E4M3" in message
 
 
-def test_tokenizer_with_a_larger_vocabulary(tiny):
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import models
-
-    folder = tiny("ouro")
-    Backend(models.WordLevel({str(number): number for number in range(41)}, unk_token="0")).save(
-        str(folder / "tokenizer.json")
-    )
-    with pytest.raises(LoopscopeError, match=r"41 tokens .* only 40"):
-        load_tokenizer(str(folder))
-
-
 def test_more_memory_than_there_is(tiny):
     folder = tiny("ouro")
     edit_config(folder, vocab_size=2**31 - 1, hidden_size=2**20, head_dim=4)

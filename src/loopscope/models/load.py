@@ -34,17 +34,19 @@ from torch import Tensor, nn
 
 from loopscope.errors import LARGEST_SEED, LoopscopeError, setting, shown, switch, text, whole
 from loopscope.models.checkpoint import (
+    DESCRIPTION,
     TensorEntry,
-    fetch_description,
+    fetch,
     fetch_weights,
     open_checkpoint,
     read_config,
     stored_names,
-)  # fmt: skip
+)
 from loopscope.models.families import architecture_of, build_model, check_architecture, detect_family
+from loopscope.models.families.layer_loop import ARCHITECTURES
 from loopscope.models.in_memory import ModelSpec, spec_of, taken
 from loopscope.models.layers.blocks import OffsetNorm
-from loopscope.models.registry import RUN_DTYPE, Source, built, load_code, model_arguments, parse_name
+from loopscope.models.registry import RUN_DTYPE, Published, Source, built, load_code, model_arguments, parse_name
 
 if TYPE_CHECKING:
     from loopscope.models.protocol import LoopedModel, LoopedModule
@@ -165,81 +167,76 @@ def _from_checkpoint(
     source: Source, args: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, offline: bool | None
 ) -> LoopedModel:
     """The model of a folder, of the hub, or of a configuration with random weights."""
-    chosen = dict(args)
+    chosen, published = dict(args), source.published
     random, seed = switch("random_weights", chosen.pop("random_weights", False)), chosen.pop("seed", 0)
     whole("seed", seed, -LARGEST_SEED, LARGEST_SEED)
-    dtype = find_dtype(RUN_DTYPE) if dtype is None and source.published is not None else dtype
+    dtype = find_dtype(RUN_DTYPE) if dtype is None and published is not None else dtype
+    facts: dict[str, Any] = {"kind": source.kind, "args": args}
     with _naming(source.name if source.kind == "embedded" else source.location):
-        folder, revision = Path(source.location), None
-        if source.kind == "hub" and not (random and source.published is not None):
-            folder = fetch_description(source.location, source.revision, offline=offline)
-            revision = folder.name
+        folder = Path(source.location)
+        if source.kind == "hub" and not (random and published is not None):
+            folder = fetch(source.location, source.revision, DESCRIPTION, offline=offline)
+            facts["revision"] = folder.name
         if random:
-            model, facts = _drawn(source, folder, chosen, device, dtype, seed)
+            facts |= {"kind": "random", "random": True, "seed": seed}
+            model = _drawn(published or folder, chosen, device, dtype, seed)
         else:
-            model, facts = _stored(source, folder, chosen, device, dtype, offline)
+            if source.kind == "hub":
+                # What cannot be run is refused before gigabytes travel.
+                _check_runs(read_config(folder), chosen)
+                fetch_weights(source.location, folder, offline=offline)
+            model, facts["files"] = _stored(folder, chosen, device, dtype)
     model.prepare()
     listed = ",".join(f"{key}={value}" for key, value in chosen.items())
     model.name = source.name + (f":{listed}" if listed else "") + (" (random weights)" if random else "")
     model.is_random = random  # type: ignore[assignment]
-    return _with_card(model, source, args=args, revision=revision, random=random, **facts)
+    return _with_card(model, source, **facts)
+
+
+def _needs_transformers(config: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
+    """Whether layers are to be looped of an architecture that is not written here."""
+    named = architecture_of(config)
+    return "loop" in chosen and named is not None and named not in ARCHITECTURES
+
+
+def _check_runs(config: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
+    if "loop" not in chosen:
+        check_architecture(config)
+    elif not _needs_transformers(config, chosen):
+        build_model("loop", config, None, chosen)
 
 
 def _stored(
-    source: Source,
-    folder: Path,
-    chosen: dict[str, Any],
-    device: torch.device,
-    dtype: torch.dtype | None,
-    offline: bool | None,
-) -> tuple[LoopedModule, dict[str, Any]]:
-    """A model with its weights, and what its card says of where they are from."""
-    from loopscope.models.families.layer_loop import ARCHITECTURES
-
-    config, loops = read_config(folder), "loop" in chosen
-    foreign = loops and architecture_of(config) is not None and architecture_of(config) not in ARCHITECTURES
-    if source.kind == "hub":
-        # What cannot be run is refused before gigabytes travel.
-        if not loops:
-            check_architecture(config)
-        elif not foreign:
-            build_model("loop", config, None, chosen)
-        fetch_weights(source.location, folder, offline=offline)
-    checkpoint = open_checkpoint(folder)
-    if foreign:
+    folder: Path, chosen: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None
+) -> tuple[LoopedModule, tuple[Path, ...]]:
+    """A model with the weights of a folder, and the files that were read."""
+    config, tensors, files = open_checkpoint(folder)
+    if _needs_transformers(config, chosen):
         from loopscope.models.transformers_loop import loop_checkpoint
 
-        stored = main_dtype(checkpoint.tensors.values())
-        model: LoopedModule = loop_checkpoint(folder, chosen, device, dtype or stored)
-    else:
-        family = "loop" if loops else detect_family(config, checkpoint.tensors)
-        model = build_model(family, config, checkpoint.tensors, chosen)
-        matched = match_tensors(model, checkpoint.tensors)
-        load_tensors(model, matched, device, dtype or main_dtype(matched.values()))
-    return model, {"kind": source.kind, "files": checkpoint.files}
+        return loop_checkpoint(folder, chosen, device, dtype or main_dtype(tensors.values())), files
+    family = "loop" if "loop" in chosen else detect_family(config, tensors)
+    model = build_model(family, config, tensors, chosen)
+    matched = match_tensors(model, tensors)
+    load_tensors(model, matched, device, dtype or main_dtype(matched.values()))
+    return model, files
 
 
 def _drawn(
-    source: Source,
-    folder: Path,
-    chosen: dict[str, Any],
-    device: torch.device,
-    dtype: torch.dtype | None,
-    seed: int,
-) -> tuple[LoopedModule, dict[str, Any]]:
+    known: Published | Path, chosen: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, seed: int
+) -> LoopedModule:
     """A model with random weights, of a configuration alone."""
-    published, names = source.published, None
-    if published is not None:
-        config, family = published.config, published.family
+    if isinstance(known, Path):
+        config, names = read_config(known), stored_names(known)
+        family = "loop" if "loop" in chosen else detect_family(config, names)
+    else:
+        config, names, family = dict(known.config), None, known.family
         if not config:
             raise LoopscopeError("its sizes are not known here: load it without random weights")
-    else:
-        config, names = read_config(folder), stored_names(folder)
-        family = "loop" if "loop" in chosen else detect_family(config, names)
     model = build_model(family, config, names, chosen)
     stated = config.get("dtype") or config.get("torch_dtype")
     fill_randomly(model, device, dtype or (find_dtype(stated) if isinstance(stated, str) else torch.float32), seed)
-    return model, {"kind": "random", "seed": seed}
+    return model
 
 
 @contextmanager

@@ -160,11 +160,6 @@ def parse_name(name: str) -> Source:
             f"{shown(name.removeprefix(OBJECT))} was a model in memory: give the model itself, as in "
             f"loopscope.measure(model, …) or run.verify(model=model)"
         )
-    if (name.startswith("loop:") or re.search(r":\w+=", name)) and not _is_dir(name):
-        raise LoopscopeError(
-            f"{shown(name)} gives options in a name: name the model alone and give them with {setting('model_args')}, "
-            "such as loop=10-20"
-        )
     found = _named(name)
     if found is not None:
         return found
@@ -178,7 +173,8 @@ def parse_name(name: str) -> Source:
 
 
 def _named(name: str) -> Source | None:
-    is_path = _is_dir(name) and ("/" in name or "\\" in name or name.startswith((".", "~")))
+    is_dir = os.path.isdir(os.path.expanduser(name))
+    is_path = is_dir and ("/" in name or "\\" in name or name.startswith((".", "~")))
     if not is_path:
         if published := find_published(name):
             return Source(name, published.name, "hub", published.repo_id, published.revision, published)
@@ -186,7 +182,7 @@ def _named(name: str) -> Source | None:
             return Source(name, path.name, "embedded", str(path))
         if code := entry_points("loopscope.models").get(name):
             return Source(name, name, "entry point", code)
-    if name and _is_dir(name):
+    if name and is_dir:
         folder = Path(name).expanduser().resolve()
         return Source(name, folder.name, "folder", str(folder))
     if os.path.isfile(os.path.expanduser(name)):
@@ -195,10 +191,6 @@ def _named(name: str) -> Source | None:
     if names_code(name):
         return Source(name, name, "code", name)
     return Source(name, name, "hub", name) if _HUB_NAME.fullmatch(name) else None
-
-
-def _is_dir(name: str) -> bool:
-    return os.path.isdir(os.path.expanduser(name))
 
 
 def _unknown(name: str) -> LoopscopeError:

@@ -27,7 +27,7 @@ from tokenizers import Tokenizer as Backend
 
 from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.limits import TimeLimitError, check_regular, time_limit
-from loopscope.models.checkpoint import CONFIG, TOKENIZER, fetch_tokenizer, read_json_object
+from loopscope.models.checkpoint import CONFIG, TOKENIZER, TOKENIZER_FILES, fetch, read_json_object
 from loopscope.models.registry import entry_points, load_code, parse_name
 
 _DESCRIPTIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -155,7 +155,6 @@ class Tokenizer:
         prefix_ids: what `encode(…, special_tokens=True)` puts before the text.
         bos_id: beginning of sequence, if the checkpoint names one.
         eos_ids: every token that ends a text.
-        pad_id: the padding token, if the checkpoint names one.
         chat_template: the one that comes with it, if any.
     """
 
@@ -166,7 +165,6 @@ class Tokenizer:
     prefix_ids: tuple[int, ...]
     bos_id: int | None
     eos_ids: tuple[int, ...]
-    pad_id: int | None
     chat_template: ChatTemplate | None = None
 
     @classmethod
@@ -309,7 +307,6 @@ def _tokenizer(
         tuple(around[: next(starts, len(around))]),
         next(iter(ids("bos_token")), None),
         ids("eos_token"),
-        next(iter(ids("pad_token")), None),
         ChatTemplate(template, named, source) if isinstance(template, str) and template else None,
     )
 
@@ -366,7 +363,7 @@ def _named(spec: str, offline: bool | None) -> Tokenizer:
         return Tokenizer.from_folder(Path(source.location))
     elsewhere = None if source.published is None else source.published.tokenizer_repo
     where = (source.location, source.revision) if elsewhere is None else (elsewhere, None)
-    return Tokenizer.from_folder(fetch_tokenizer(*where, offline=offline))
+    return Tokenizer.from_folder(fetch(*where, TOKENIZER_FILES, offline=offline))
 
 
 def _from_path(path: Path) -> Tokenizer:

@@ -23,6 +23,7 @@ REFUSED = [
     ("ouro", {"layer_types": ["sliding_attention"]}, "layer_types 'sliding_attention' is not supported"),
     ("ouro", {"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling.rope_type 'yarn' is not supported"),
     ("ouro", {"rope_scaling": {"type": "llama3", "factor": 2.0}}, "low_freq_factor is missing"),
+    ("ouro", {"attention_bias": True}, "attention_bias True is not supported"),
     ("huginn", {"injection_type": "add"}, "injection_type 'add' is not supported"),
     ("huginn", {"init_values": {"std": -1.0}}, "init_values.std must be greater"),
     ("retrofit_llama", {"rope_theta": ...}, "rope_theta is missing"),

@@ -272,16 +272,6 @@ class PreNormBlock(Block):
     mlp_names = Names("mlp", "norm_2")
 
 
-class LlamaStack(nn.Module):
-    """Embedding, layers and output norm under the names of transformers."""
-
-    def __init__(self, vocabulary: int, hidden: int, layers: Iterable[nn.Module], norm: RMSNorm) -> None:
-        super().__init__()
-        self.embed_tokens = Embedding(vocabulary, hidden)
-        self.layers = nn.ModuleList(layers)
-        self.norm = norm
-
-
 class LoopedLlama(LoopedDecoder):
     """A model of layers under the names of transformers; a family says what a layer is and what is looped."""
 
@@ -291,8 +281,10 @@ class LoopedLlama(LoopedDecoder):
         hidden, vocabulary, count = config.hidden_size, config.vocab_size, config.num_hidden_layers
         super().__init__(config, hidden, vocabulary, config.max_position_embeddings, trained_depth)
         self.rotary = config.half_split(rounded=True, default_theta=default_theta)
-        layers = (layer() for _ in range(count))
-        self.model: Any = LlamaStack(vocabulary, hidden, layers, RMSNorm(hidden, config.rms_norm_eps))
+        self.model: Any = nn.Module()
+        self.model.embed_tokens = Embedding(vocabulary, hidden)
+        self.model.layers = nn.ModuleList(layer() for _ in range(count))
+        self.model.norm = RMSNorm(hidden, config.rms_norm_eps)
         self.lm_head = Linear(hidden, vocabulary, bias=False)
         # Rotary frequencies, which some tools store.
         owners = ("", *(f"layers.{index}.self_attn." for index in range(count)))

@@ -312,10 +312,7 @@ class Block(nn.Module):
 
     def input_norm(self, names: Names) -> RMSNorm | None:
         """The norm ahead of one of the two layers."""
-        return self._norm(names.input_norm)
-
-    def _norm(self, name: str) -> RMSNorm | None:
-        return cast(RMSNorm, self._modules[name]) if name else None
+        return cast("RMSNorm | None", self._modules.get(names.input_norm))
 
     def scaled(self, branch: Tensor, names: Names) -> Tensor:
         """The branch as it is added."""
@@ -338,8 +335,8 @@ class Block(nn.Module):
             stream = add_branch(
                 state,
                 self.scaled(layer(stream.normed, *given), names),
-                branch_norm=self._norm(names.branch_norm),
-                sum_norm=self._norm(names.sum_norm),
+                branch_norm=cast("RMSNorm | None", modules.get(names.branch_norm)),
+                sum_norm=cast("RMSNorm | None", modules.get(names.sum_norm)),
                 next_norm=following,
                 plain=plain,
             )

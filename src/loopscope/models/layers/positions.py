@@ -32,7 +32,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.autograd.forward_ad as forward_mode
@@ -146,6 +146,10 @@ def rotate_own(
     return rotate(x_BSHP if bias_HP is None else x_BSHP + bias_HP, tables)
 
 
+Slot: TypeAlias = int | tuple[int, int]
+"""The number of a layer's call, or a loop and one of its layers."""
+
+
 class KeysValues(NamedTuple):
     """Of one slot, [B, K, T, P] each, rotated already."""
 
@@ -159,9 +163,9 @@ class KeyValueCache:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.used = 0
-        self._slots: dict[int, KeysValues] = {}
+        self._slots: dict[Slot, KeysValues] = {}
 
-    def write(self, slot: int, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
+    def write(self, slot: Slot, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
         """Stores new keys and values at their rows' positions; returns the slot up to `used`."""
         rows, _, heads, width = keys_BSKP.shape
         if slot not in self._slots:
@@ -172,14 +176,14 @@ class KeyValueCache:
         held.keys[at], held.values[at] = keys_BSKP, values_BSKP
         return self.read(slot)
 
-    def read(self, slot: int) -> KeysValues:
+    def read(self, slot: Slot) -> KeysValues:
         """What the slot holds, up to the positions in use."""
         held = self._slots[slot]
         return KeysValues(held.keys[:, :, : self.used], held.values[:, :, : self.used])
 
-    def slots(self) -> list[int]:
+    def slots(self) -> list[Slot]:
         """The slots written so far."""
-        return sorted(self._slots)
+        return list(self._slots)
 
 
 class LoopCache(KeyValueCache):
@@ -190,7 +194,7 @@ class LoopCache(KeyValueCache):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._loop = self._last = self._deepest = self._layer = 0
+        self._loop = self._last = self._layer = 0
         self._kept_BS: Tensor | None = None
 
     def enter(self, loop: int, kept_BS: Tensor) -> None:
@@ -200,13 +204,13 @@ class LoopCache(KeyValueCache):
 
     def leave(self) -> None:
         """What follows is outside the loop."""
-        self._loop, self._deepest = 0, max(self._deepest, self._loop)
+        self._loop = 0
 
-    def write(self, slot: int, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
+    def write(self, slot: Slot, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
         """Stores new keys and values, those of kept positions excepted; returns the slot up to `used`."""
         if not self._loop:
             return super().write(slot, keys_BSKP, values_BSKP, positions_BS)
-        target, source = (loop * _LOOP_SLOTS + self._layer + 1 for loop in (self._loop, self._loop - 1))
+        target, source = (self._loop, self._layer), (self._loop - 1, self._layer)
         self._layer += 1
         if target not in self._slots and self._loop > 1:
             # No token has come so far: every token's last entries are those of the loop before.
@@ -222,20 +226,14 @@ class LoopCache(KeyValueCache):
     def stop(self, positions_BS: Tensor) -> None:
         """No position goes deeper: deeper slots get these positions' last entries."""
         rows = _rows(positions_BS)
-        for loop in range(self._last + 1, self._deepest + 1):
-            layer = 1
-            while (slot := loop * _LOOP_SLOTS + layer) in self._slots:
-                for old, new in zip(self._slots[self._last * _LOOP_SLOTS + layer], self._slots[slot], strict=True):
+        for slot, deeper in self._slots.items():
+            if isinstance(slot, tuple) and slot[0] > self._last:
+                for old, new in zip(self._slots[self._last, slot[1]], deeper, strict=True):
                     new[rows, :, positions_BS] = old[rows, :, positions_BS]
-                layer += 1
 
 
 def _rows(positions_BS: Tensor) -> Tensor:
     return torch.arange(positions_BS.shape[0], device=positions_BS.device)[:, None]
-
-
-_LOOP_SLOTS = 1 << 20
-"""Slots of one loop; a family numbers those outside the loop from 0 or below it."""
 
 
 @dataclass(frozen=True)
