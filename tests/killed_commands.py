@@ -12,9 +12,16 @@ import os
 import signal
 import sys
 import traceback
+from importlib import import_module
 
 EVENTS = {"os.rename": 1, "os.remove": 0, "os.mkdir": 0, "os.rmdir": 0, "os.truncate": 0}
 """Audited operations besides `open`, and which argument is the path that changes."""
+
+IMPORTED_ONCE = (
+    *("loopscope.api", "loopscope.control.heads", "loopscope.reproduction", "loopscope.studies", "torch._dynamo"),
+    *("matplotlib.pyplot", "matplotlib.backends.backend_pdf", "polars", "transformers"),
+)
+"""What the commands import: before the forks, so that each of them need not."""
 
 
 def count_operations(folder: str, fatal: int) -> list[int]:
@@ -61,10 +68,9 @@ def serve() -> None:
     """Answers every line of stdin."""
     import torch
 
-    import loopscope.api
-
+    for module in IMPORTED_ONCE:
+        import_module(module)
     torch.set_num_threads(1)
-    assert loopscope.api
     for line in sys.stdin:
         asked = json.loads(line)
         reader, writer = os.pipe()

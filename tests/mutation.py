@@ -3,26 +3,39 @@
     python tests/mutation.py path stats --mutants 40 --source src
 
 A mutant differs from the code in one place: a comparison, an operator, a number, a condition, a sign. The tests of its
-package run on it until one fails. What survives is printed as file, line and change. Docstrings, annotations and texts
-are not changed. A mutant that takes five times the processor time of the tests on the code itself counts as noticed.
+package run on it until one fails, those of the changed file first. Each is printed as file, line and change.
+Docstrings, annotations and texts are not changed. A mutant that takes five times the processor time of the tests on the
+code itself counts as noticed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import importlib
+import json
 import os
 import random
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("path", "readout", "stats", "studies", "store")
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "polars",
+    "pyarrow.parquet",
+    "scipy.stats",
+    "mpmath",
+    "matplotlib.pyplot",
+)
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
@@ -83,24 +96,68 @@ def mutant(source: Path, package: str, seed: int, into: Path) -> str:
     return f"{file.relative_to(source)}:{line}: {lines[0].strip()}  ->  {lines[1].strip()}"
 
 
-def run_tests(tests: Path, package: str, source: Path, seconds: float | None = None) -> tuple[bool, float]:
-    """Whether the tests of a package pass with this source, and the processor time that they took."""
+class Times:
+    """A plugin of pytest: seconds of each file's tests."""
 
-    def bounded() -> None:
-        os.nice(5)
-        if seconds is not None:
-            resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
+    def __init__(self) -> None:
+        self.of_file: dict[str, float] = {}
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = str(ROOT_OF_TESTS[0] / report.location[0])
+        self.of_file[file] = self.of_file.get(file, 0.0) + report.duration
+
+
+ROOT_OF_TESTS: list[Path] = []
+
+
+def in_order(tests: Path, package: str, changed: str, times: dict[str, float]) -> list[str]:
+    """The files of a package's tests: those called like the changed file first, then the quick ones."""
+    files = sorted((tests / package).rglob("test_*.py"))
+    stem = Path(changed).stem
+
+    def key(file: Path) -> tuple[bool, bool, float]:
+        return stem not in file.stem, Path(changed).parent.name != file.parent.name, times.get(str(file), 0.0)
+
+    return [str(file) for file in sorted(files, key=key)]
+
+
+def run_tests(
+    tests: Path, files: list[str], source: Path, seconds: float | None = None
+) -> tuple[bool, float, dict[str, float]]:
+    """Whether tests pass with this source, their processor time, and the seconds of each file.
+
+    They run in a fork of this process, which has imported the libraries and nothing of loopscope.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
-    done = subprocess.run(
-        [sys.executable, *words, "-m", "not gpu and not slow", str(tests / package)],
-        cwd=tests.parent,
-        preexec_fn=bounded,
-        capture_output=True,
-        env=os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    return done.returncode == 0, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(reader)
+            if seconds is not None:
+                resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(nothing, stream)
+            os.chdir(tests.parent)
+            os.environ |= {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+            sys.dont_write_bytecode = True
+            sys.path.insert(0, str(source))
+            ROOT_OF_TESTS[:] = [tests.parent]
+            words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
+            words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # a library may bring a plugin of pytest
+            times = Times()
+            status = int(pytest.main([*words, "-m", "not gpu and not slow", *files], plugins=[times]))
+            os.write(writer, json.dumps(times.of_file).encode()[: 1 << 15])
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    _, state = os.waitpid(pid, 0)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    return state == 0, used, json.loads(said or "{}")
 
 
 def main() -> None:
@@ -111,17 +168,20 @@ def main() -> None:
     parser.add_argument("--source", type=Path, default=ROOT / "src")
     parser.add_argument("--tests", type=Path, default=ROOT / "tests")
     given = parser.parse_args()
+    tests = given.tests.resolve()
+    for library in LIBRARIES:
+        importlib.import_module(library)
     for package in given.packages:
-        passed, seconds = run_tests(given.tests, package, given.source)
+        passed, seconds, times = run_tests(tests, in_order(tests, package, "", {}), given.source.resolve())
         assert passed, f"the tests of {package} fail without any change"
         noticed = 0
         for seed in range(given.mutants):
             with tempfile.TemporaryDirectory() as folder:
                 what = mutant(given.source, package, seed, Path(folder) / "src")
-                survived, _ = run_tests(given.tests, package, Path(folder) / "src", 5 * seconds + 20)
+                files = in_order(tests, package, what.partition(":")[0], times)
+                survived, used, _ = run_tests(tests, files, Path(folder) / "src", 5 * seconds + 20)
             noticed += not survived
-            if survived:
-                print(f"  survives: seed {seed}: {what}", flush=True)
+            print(f"  {'survives' if survived else 'noticed'}: seed {seed}, {used:.0f} s: {what}", flush=True)
         print(
             f"{package}: {noticed} of {given.mutants} mutants noticed, tests take {seconds:.0f} s of processor",
             flush=True,

@@ -9,8 +9,7 @@ import torch
 
 import loopscope as ls
 from loopscope.cli.app import exit_code
-from loopscope.control.policy import Decision, Policy, Seen, decision_of, memory_of
-from loopscope.user_code import UserCodeError
+from loopscope.control.policies import Decision, Policy, Seen, decision_of
 
 CODE = """
 import loopscope as ls
@@ -57,11 +56,8 @@ def test_a_step_that_fails_in_a_pass_names_its_line(tmp_path: Path) -> None:
 class _Odd(Policy):
     name = "odd"
 
-    def __init__(self, decision: object, start: object = 0) -> None:
-        self.decision, self.first = decision, start
-
-    def start(self, rows: int) -> object:
-        return rows // self.first  # type: ignore[operator]
+    def __init__(self, decision: object) -> None:
+        self.decision = decision
 
     def decide(self, seen: Seen, memory: object) -> Decision:
         return self.decision  # type: ignore[return-value]
@@ -81,12 +77,7 @@ class _Odd(Policy):
 )
 def test_what_a_policy_decides_is_checked(decision: object) -> None:
     with pytest.raises(ls.LoopscopeError, match="decide of the policy 'odd' after loop 2 returned"):
-        decision_of(_Odd(decision), Seen(2, (), lambda _: 0), None, 4)
-
-
-def test_where_a_policy_starts_is_its_own_code_too() -> None:
-    with pytest.raises(UserCodeError, match=r"start of the policy 'odd' failed: ZeroDivisionError.*test_user_code.py"):
-        memory_of(_Odd(None), 4)
+        decision_of(_Odd(decision), Seen(2, (), lambda _: 0), {}, 4)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import loopscope as ls
 from loopscope.control.act import Questions, costs_of
-from loopscope.control.fitted_scale import Curve, fitted_scales
+from loopscope.control.comparison import Curve, fitted_scales
 from loopscope.models.walk import Walk
 from loopscope.stats import Bootstrap
 from loopscope.stats.resampling import Estimate

@@ -51,15 +51,16 @@ def test_help_imports_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
-def test_ctrl_c_is_130_and_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    from loopscope.tasks import known_tasks
-
-    def interrupted() -> str:
+@pytest.mark.parametrize("command", ["tasks", "measure"])
+def test_ctrl_c_is_130_and_says_what_continues(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(known_tasks, "list_tasks", interrupted)
-    assert exit_code(["tasks"]) == 130
-    assert "the same command continues" in capsys.readouterr().err
+    monkeypatch.setattr("loopscope.cli.app._refuse_undecodable", interrupted)
+    assert exit_code([command]) == 130
+    assert ("the same command continues" in capsys.readouterr().err) == (command == "measure")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")

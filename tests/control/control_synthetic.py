@@ -9,8 +9,8 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from loopscope.control import signals
-from loopscope.control.policy import CHANGE_SIGNALS, LOGIT_SIGNALS, STATE_SIGNALS, Seen
+from loopscope.control.act import live as live_signals
+from loopscope.control.policies import CHANGE_SIGNALS, LOGIT_SIGNALS, STATE_SIGNALS, Seen
 
 
 class Made:
@@ -35,7 +35,7 @@ class Made:
 
     def at(self, depth: int) -> Seen:
         states = [self.states[t] for t in range(depth, max(depth - 3, -1), -1)]
-        return signals.live(depth, states, self.logits, self.gates[depth])
+        return live_signals(depth, states, self.logits, self.gates[depth])
 
     def log_prob(self, depth: int, scale: float = 1.0) -> Tensor:
         before = self.logits(depth - 1) if scale != 1 else self.logits(depth)

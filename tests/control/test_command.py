@@ -71,8 +71,11 @@ def test_rules_the_documents_policy_and_heads_stand_in_one_table(
     assert found.figure().save(tmp_path / "control.png").stat().st_size > 10_000
 
 
-def test_policies_act_as_the_trace_says_where_nothing_moves(runs: list[Path], tmp_path: Path) -> None:
+def test_policies_act_as_the_trace_says_where_nothing_moves(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = ls.control(runs, tier="acting")
+    assert "toy-ouro: acting: 30/30 policies" in capsys.readouterr().err
     rows = {row.key: row for row in found.table.rows}
     for depth in range(1, 6):
         assert rows[f"fixed {depth}"]["loops"] == depth

@@ -13,7 +13,7 @@ from control_synthetic import Made
 
 import loopscope as ls
 from loopscope.api import measure_with
-from loopscope.control.act import Questions, costs_of
+from loopscope.control.act import Questions, costs_of, live
 from loopscope.control.heads import (
     ExitHead,
     Gathered,
@@ -28,9 +28,7 @@ from loopscope.control.heads import (
     train_scale_head,
 )
 from loopscope.control.offline import follow, score
-from loopscope.control.policies import exit_rule
-from loopscope.control.policy import STATE_SIGNALS, Seen
-from loopscope.control.signals import live
+from loopscope.control.policies import STATE_SIGNALS, Seen, exit_rule
 from loopscope.control.trace import Trace
 
 QUICK = Training(hidden=16, epochs=12, batch=256, dropout=0.0)

@@ -18,11 +18,11 @@ from loopscope.control.comparison import (
     compare,
     curves,
     depth_ceilings,
+    fitted_scales,
     published,
     shuffled_gain,
     step_ceilings,
 )
-from loopscope.control.fitted_scale import fitted_scales
 from loopscope.control.offline import Costs, fit, follow, random_permutation, score
 from loopscope.control.policies import RULES, exit_rule
 from loopscope.control.trace import SCALES, Line, LineValues, Trace, halves

@@ -119,7 +119,7 @@ def test_every_published_rule_has_its_formula_here() -> None:
 def test_a_rule_decides_the_same_on_states_as_on_the_trace(name: str) -> None:
     policy, _ = CASES[name]
     depth = torch.full((len(TRACE),), LOOPS)
-    going, memory = torch.ones(len(TRACE), dtype=torch.bool), policy.start(len(TRACE))
+    going, memory = torch.ones(len(TRACE), dtype=torch.bool), {}
     for t in range(1, LOOPS):
         decision = policy.decide(MADE.at(t), memory)
         stop = going & torch.as_tensor(decision.stop) & (t >= policy.earliest)

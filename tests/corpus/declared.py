@@ -148,12 +148,14 @@ def _cards() -> Iterator[Case]:
 def head(place: Place, card: str, loop: str = "loop2", **shapes: tuple[int, ...]) -> Any:
     """A head's file whose tensors are right but for the shapes given."""
     import torch
-    from safetensors.torch import save_file
+    from safetensors.torch import save, save_file
 
     from loopscope.control.heads import load_head
+    from loopscope.store import sha256_bytes
 
     sizes = {"inner.weight": (2, 5), "inner.bias": (2,), "outer.weight": (1, 2), "outer.bias": (1,)}
     path: Path = place.here / "head.safetensors"
     tensors = {f"{loop}.{name}": torch.ones(size) for name, size in {**sizes, **shapes}.items()}
-    save_file(tensors, path, {"loopscope_head": card})
+    described = {"loopscope_head": card}
+    save_file(tensors, path, described | {"sha256": sha256_bytes(save(tensors, described))})
     return load_head(path)

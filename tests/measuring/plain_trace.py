@@ -7,7 +7,7 @@ import polars as pl
 import torch
 
 from loopscope import Batch
-from loopscope.control.policy import SIGNALS
+from loopscope.control.policies import SIGNALS
 from loopscope.models.walk import Walk, read
 from loopscope.tasks.encoding import Example
 

@@ -5,8 +5,17 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from loopscope.control.policies import FixedDepth, FixedScale, MarginScaled, ScaledReadout, Taps, ThresholdRule
-from loopscope.control.policy import Decision, Policy, Seen
+from loopscope.control.policies import (
+    Decision,
+    FixedDepth,
+    FixedScale,
+    MarginScaled,
+    Policy,
+    ScaledReadout,
+    Seen,
+    Taps,
+    ThresholdRule,
+)
 
 __all__ = [
     "Decision",

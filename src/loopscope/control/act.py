@@ -7,6 +7,9 @@ H_{t−1} + scale · (H_t − H_{t−1}), and what is seen and computed later fo
 last loop, whichever loop they are in. Copying them into all deeper slots is the same, and that is how it is done here.
 Omega changes only what is read.
 
+**Signals.** D_t = H_t − H_{t−1}, z_t logits, p_t = softmax(z_t), v = z_t − z_{t−1}. Names are the columns of
+the table `trace`. States keep their dtype; softmaxes are those of `readout.softmax`.
+
 Counted for every position: `loops`, where it stopped; `checks`, the times its logits were read to decide, those that
 are read in the end not counted.
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,8 +29,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from loopscope.control.offline import Costs, Exits
-from loopscope.control.policy import Direction, Policy, decision_of, memory_of
-from loopscope.control.signals import live
+from loopscope.control.policies import SIGNALS, Direction, Policy, Seen, decision_of
 from loopscope.control.trace import Line, LineValues, Positions
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
@@ -34,7 +37,7 @@ from loopscope.models.generate import can_cache
 from loopscope.models.layers.positions import AttentionContext, LoopCache, seen_in_cache
 from loopscope.models.protocol import Context, LoopedModel, exit_gate_of
 from loopscope.models.walk import Walk, read
-from loopscope.readout.softmax import log_probability
+from loopscope.readout.softmax import Softmax, SoftmaxChange, log_probability
 from loopscope.tasks.encoding import Example, Sequence
 
 ReadAt = Callable[[Tensor, Tensor], Tensor]
@@ -45,16 +48,84 @@ CHUNK = 2048
 """Positions whose logits are held at a time."""
 
 
+def of_states(name: str, states: list[Tensor]) -> Tensor:
+    """A signal of H_t, H_{t−1} and H_{t−2}, as many as there are; NaN where it needs one that is not there."""
+    needed, formula = _OF_STATES[name]
+    return formula(*states[:needed]) if len(states) >= needed else _missing(states)
+
+
+def _norm(x_RD: Tensor) -> Tensor:
+    return x_RD.square().sum(dim=-1).sqrt()
+
+
+def _cosine(a_RD: Tensor, b_RD: Tensor) -> Tensor:
+    """NaN where one of the two is zero."""
+    return (a_RD * b_RD).sum(dim=-1) / (_norm(a_RD) * _norm(b_RD))
+
+
+_OF_STATES: dict[str, tuple[int, Callable[..., Tensor]]] = {
+    "state_norm": (1, _norm),  # ‖H_t‖
+    "step_norm": (2, lambda now, before: _norm(now - before)),  # ‖D_t‖
+    "state_cosine": (2, _cosine),  # cos(H_t, H_{t−1})
+    "acceleration": (3, lambda now, before, earlier: _norm(now - 2 * before + earlier)),  # ‖D_t − D_{t−1}‖
+    "step_cosine": (3, lambda now, before, earlier: _cosine(now - before, before - earlier)),  # cos(D_t, D_{t−1})
+}
+_OF_LOGITS: dict[str, Callable[[Softmax], Tensor]] = {
+    "top_id": lambda p: p.top_id_n,  # the likeliest token
+    "top_prob": lambda p: p.top_probability_n,  # p(1), the largest probability
+    "margin": lambda p: p.margin_n,  # p(1) − p(2)
+    "entropy": lambda p: p.entropy_n,  # −Σ p log p, in nats
+}
+_OF_CHANGE: dict[str, Callable[[SoftmaxChange], Tensor]] = {
+    "kl_from_previous": lambda change: change.divergence_n,  # KL(p_{t−1} ‖ p_t)
+    "kl_to_previous": lambda change: change.reverse_divergence_n,  # KL(p_t ‖ p_{t−1})
+    "kl_min_p": lambda change: change.min_p_divergence_n,  # KL(p̃_{t−1} ‖ p̃_t), of floored p
+    "mean_v": lambda change: change.mean_n,  # E_{p_{t−1}}[v]
+    "var_v": lambda change: change.variance_n,  # Var_{p_{t−1}}(v); under an affine readout Q = −var_v / 2
+}
+
+Logits = Callable[[int], Tensor | None]
+"""The logits [R, V] after a loop, by depth; None where there are none (before the first loop)."""
+
+
+def live(depth: int, states: list[Tensor], logits: Logits, gate: Tensor | None = None) -> Seen:
+    """What a policy is shown of R positions after a loop; each signal is computed when it is first asked for.
+
+    `logits` is called once for every depth that a signal needs; whoever gives it counts its calls as checks.
+    """
+
+    @cache
+    def softmax(wanted: int) -> Softmax | None:
+        logits_RV = logits(wanted) if wanted >= 1 else None
+        return None if logits_RV is None else Softmax(logits_RV)
+
+    @cache
+    def signal(name: str) -> Tensor:
+        found: Tensor | None = gate
+        if name in _OF_STATES:
+            found = of_states(name, states)
+        elif name in _OF_LOGITS:
+            now = softmax(depth)
+            found = None if now is None else _OF_LOGITS[name](now)
+        elif name in _OF_CHANGE:
+            before, now = softmax(depth - 1), softmax(depth)
+            found = None if before is None or now is None else _OF_CHANGE[name](SoftmaxChange(before, now))
+        elif name != "gate":
+            raise LoopscopeError(f"there is no signal {name!r}: choose from {', '.join(SIGNALS)}")
+        return _missing(states) if found is None else found
+
+    return Seen(depth, tuple(states), signal)
+
+
+def _missing(states: list[Tensor]) -> Tensor:
+    return torch.full_like(states[0][:, 0], torch.nan)
+
+
 def keeping_keys(model: LoopedModel) -> Any:
     """The model, which must keep keys and values for a policy to act on it."""
     if not can_cache(model):
         raise LoopscopeError(f"{model.name} keeps no keys and values, which a policy that acts on a model needs")
     return model
-
-
-def beyond(z_RV: Tensor, reference_RV: Tensor | None, omega_R: Tensor, direction: Direction) -> Tensor:
-    """The logits z + omega · u (`Policy.direction`)."""
-    return z_RV + omega_R[:, None] * _change(z_RV, reference_RV, direction)
 
 
 def _change(z_RV: Tensor, reference_RV: Tensor | None, direction: Direction) -> Tensor:
@@ -105,9 +176,9 @@ class Acted:
         self.loops_BS = torch.zeros(mask_BS.shape, dtype=torch.int64, device=mask_BS.device)
         self.checks_BS, self.omega_BS = self.loops_BS.clone(), self.loops_BS.float()
         self._logits: dict[int, Tensor] = {}
-        memory = memory_of(policy, len(self._where_R2))
+        self._memory: dict[str, Any] = {}
         for depth in range(1, loops + 1):
-            self._decide(depth, self._step(depth), memory)
+            self._decide(depth, self._step(depth))
             if policy.reference == depth:
                 self._reference_BSD = self.state_BSD
                 self.checks_BS += (depth not in self._logits) & ~self._stopped_BS
@@ -122,7 +193,8 @@ class Acted:
             return self._read_at(self.state_BSD, where_N2)
         # The final state is read last: a readout that attends keeps the keys that it wrote last.
         reference_NV = None if self._reference_BSD is None else self._read_at(self._reference_BSD, where_N2)
-        return beyond(self._read_at(self.state_BSD, where_N2), reference_NV, omega_N, self._policy.direction)
+        z_NV = self._read_at(self.state_BSD, where_N2)
+        return z_NV + omega_N[:, None] * _change(z_NV, reference_NV, self._policy.direction)
 
     def _step(self, depth: int) -> Tensor:
         """H_t proposed for every position."""
@@ -135,7 +207,7 @@ class Acted:
         self.loops_BS += ~self._stopped_BS
         return torch.where(kept, before, made)
 
-    def _decide(self, depth: int, made: Tensor, memory: Any) -> None:
+    def _decide(self, depth: int, made: Tensor) -> None:
         """The policy's decision, carried out."""
         before, at = self.state_BSD, self._where_R2.unbind(1)
         going_R = ~self._stopped_BS[at]
@@ -153,7 +225,7 @@ class Acted:
 
         chance = None if self._gate is None else torch.sigmoid(self._gate.logits(made, None)[at]).float()
         states = [state[at].float() for state in (made, before, self._before_BSD) if state is not None]
-        decision = decision_of(self._policy, live(depth, states, logits, chance), memory, len(going_R))
+        decision = decision_of(self._policy, live(depth, states, logits, chance), self._memory, len(going_R))
         scale_R = torch.where(going_R, each(decision.scale, made.dtype), 1.0)
         scaled_R, was_read = scale_R != 1, depth in self._logits
         if bool(scaled_R.any()):

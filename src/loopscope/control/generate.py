@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from loopscope.control.act import Acted, ReadAt, act_on, keeping_keys
-from loopscope.control.policy import Policy
+from loopscope.control.policies import Policy
 from loopscope.models.generate import (
     Generation,
     GenerationPlan,

@@ -42,16 +42,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from loopscope.control.act import Questions
-from loopscope.control.policies import ThresholdRule
-from loopscope.control.policy import Array, Decision, Policy, Seen
-from loopscope.control.signals import of_states
+from loopscope.control.act import Questions, of_states
+from loopscope.control.policies import Array, Decision, Policy, Seen, ThresholdRule
 from loopscope.control.trace import SCALES, Trace
 from loopscope.errors import LoopscopeError
 from loopscope.limits import check_regular
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
-from loopscope.store.files import clear_write_errors, write_atomically
+from loopscope.store.files import clear_write_errors, sha256_bytes, write_atomically
 
 _TINY = 1e-12
 CLIP = 2.0
@@ -284,7 +282,8 @@ def save_head(head: Head, path: Path) -> Path:
     card = head.card.model_copy(update={"threshold": head.threshold} if isinstance(head, ExitHead) else {})
     with clear_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, save(tensors, {"loopscope_head": card.model_dump_json()}))
+    described = {"loopscope_head": card.model_dump_json()}
+    write_atomically(path, save(tensors, described | {"sha256": sha256_bytes(save(tensors, described))}))
     return path
 
 
@@ -298,14 +297,19 @@ def load_head(path: str | Path) -> Head:
     networks: dict[int, Network] = {}
     try:
         with safe_open(path, framework="pt") as file:
-            card = Card.model_validate_json((file.metadata() or {}).get("loopscope_head", ""))
-            for loop in sorted({name.partition(".")[0] for name in file.keys()}):  # noqa: SIM118
-                tensors = {name: file.get_tensor(f"{loop}.{name}") for name in Network(1, 1).state_dict()}
+            described = dict(file.metadata() or {})
+            digest = described.pop("sha256", "")
+            card = Card.model_validate_json(described.get("loopscope_head", ""))
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if digest != sha256_bytes(save(stored, described)):
+                raise ValueError("it does not match its own digest")
+            for loop in sorted({name.partition(".")[0] for name in stored}):
+                tensors = {name: stored[f"{loop}.{name}"] for name in Network(1, 1).state_dict()}
                 hidden, width = tensors["inner.weight"].shape
                 _, depth = loop.split("loop")
                 network = networks[int(depth)] = Network(width, hidden)
                 network.eval().requires_grad_(False).load_state_dict(tensors)
-    except (OSError, SafetensorError, ValidationError, ValueError, RuntimeError) as error:
+    except (OSError, SafetensorError, ValidationError, ValueError, KeyError, RuntimeError) as error:
         raise LoopscopeError(f"{path} is not a head that loopscope wrote: {str(error).splitlines()[0]}") from None
     if min(networks, default=0) < 1:
         raise LoopscopeError(f"{path} is not a head that loopscope wrote: it has no network of a loop")

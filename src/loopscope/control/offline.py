@@ -27,8 +27,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loopscope.control.policies import ThresholdRule
-from loopscope.control.policy import CHANGE_SIGNALS, LOGIT_SIGNALS, Policy, Seen, decision_of, memory_of
+from loopscope.control.policies import (
+    CHANGE_SIGNALS,
+    LOGIT_SIGNALS,
+    Policy,
+    Seen,
+    ThresholdRule,
+    decision_of,
+)
 from loopscope.control.trace import Floats, Ints, Line, Positions, Trace, interpolation_weights
 from loopscope.errors import LoopscopeError, setting
 
@@ -126,7 +132,7 @@ def follow(policy: Policy, trace: Trace) -> Exits:
     rows, last = len(trace), trace.loops
     depth_R, checks_R = np.full(rows, last, dtype=np.int64), np.zeros(rows, dtype=np.int64)
     scale_R, omega_R, going_R = np.ones(rows), np.zeros(rows), np.ones(rows, dtype=bool)
-    memory, read = memory_of(policy, rows), set[int]()
+    memory, read = dict[str, Any](), set[int]()
     for depth in range(1, last + 1):
         known = len(read)
         decision = decision_of(policy, recorded(trace, depth, read), memory, rows)
@@ -225,7 +231,7 @@ def fit(rule: ThresholdRule, trace: Trace, target: float, costs: Costs = FREE) -
 
 def _thresholds(rule: ThresholdRule, trace: Trace) -> Floats:
     """Candidates in rising order: quantiles of what the rule compares over positions and loops, and beyond."""
-    memory = rule.start(len(trace))
+    memory: dict[str, Any] = {}
     values: list[NDArray[np.float64]] = []
     for depth in range(1, trace.loops + 1):
         value_R = rule.value(recorded(trace, depth, set()), memory)

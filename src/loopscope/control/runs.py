@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -15,9 +14,8 @@ import numpy as np
 
 from loopscope.control.act import Questions, act, costs_of, measure_lines
 from loopscope.control.comparison import Comparison, Tested, update_of
-from loopscope.control.offline import Costs, Result, known_costs, score
-from loopscope.control.policies import FixedScale, Taps
-from loopscope.control.policy import Policy
+from loopscope.control.offline import Costs, known_costs, score
+from loopscope.control.policies import FixedScale, Policy, Taps
 from loopscope.errors import LoopscopeError, choice, setting, shown, text
 from loopscope.measuring.progress import Progress
 from loopscope.measuring.verify import Named, Sources, config_of
@@ -118,10 +116,10 @@ def control(
         costs, known = with_model.costs(pair.sources[1][0], outside_cost, check_cost), own
         if heads is not None:
             pair, learned = with_model.learned(pair, Path(heads))
-            known = [*own, *learned]
+            known = own + learned
         if tier != "trace":
             pair = with_model.lines(pair)
-        return dataclasses.replace(pair, costs=costs, policies=tuple(known))
+        return replace(pair, costs=costs, policies=tuple(known))
 
     acting = with_model.acted if tier == "acting" else None
     table, scales = control_tables(records, bootstrap, prepare=prepare, target=target_cost, acting=acting)
@@ -163,10 +161,8 @@ class _WithModel:
             if counted is None:
                 with borrowed(self._named.model):
                     counted = costs_of(load_configured_model(config_of(run, self._named)))
-            outside, check = (
-                (counted.outside if outside is None else outside),
-                (counted.check if check is None else check),
-            )
+            outside = counted.outside if outside is None else outside
+            check = counted.check if check is None else check
         return Costs(outside, check)
 
     def both(self, pair: TracePair) -> Iterator[tuple[Any, Questions, Any]]:
@@ -177,7 +173,7 @@ class _WithModel:
                 one for one in sources.prepared.tasks
                 if (one.task.name, one.task.split) == (condition.task, condition.split)
             )  # fmt: skip
-            task = dataclasses.replace(
+            task = replace(
                 planned.task, rows=tuple(question.text for question in planned.questions if question.text.id in ids)
             )
             yield sources.model, Questions.of(task.encode(sources.tokenizer)), trace
@@ -195,8 +191,8 @@ class _WithModel:
             title = f"{pair.condition.model}: scaled readouts, {part}"
             with Progress("auto", title, len(questions.sequences), 0, "sequences") as progress:
                 lines = measure_lines(model, questions, updates, OMEGAS, progress.advance)
-            traces.append(dataclasses.replace(trace, lines=lines))
-        return dataclasses.replace(pair, train=traces[0], test=traces[1])
+            traces.append(replace(trace, lines=lines))
+        return replace(pair, train=traces[0], test=traces[1])
 
     def learned(self, pair: TracePair, folder: Path) -> tuple[TracePair, list[Policy]]:
         """The traces with the numbers of heads in columns, and the heads, trained where they are missing."""
@@ -213,24 +209,21 @@ class _WithModel:
             if not path.exists():
                 save_head(train_exit_head(train) if kind == "exit" else train_scale_head(train, depth or 0), path)
             found.append(load_head(path))
-        return dataclasses.replace(pair, train=annotate(train, *found), test=annotate(test, *found)), [*found]
+        return replace(pair, train=annotate(train, *found), test=annotate(test, *found)), [*found]
 
     def acted(self, pair: TracePair, found: Comparison) -> Comparison:
         """The policies of a comparison, and those that only a model can follow, carried out on the test questions."""
         _, (model, questions, trace) = self.both(pair)
         loops, step = min(pair.train.loops, trace.loops), (pair.trained_depth or 1) + 1
-
-        def acted(policy: Policy) -> Result:
-            return score(act(model, questions, policy, loops), questions, found.costs)
-
-        tested = [
-            dataclasses.replace(entry, result=acted(entry.policy), others={"trace": entry.result.utility_Q})
-            for entry in found.tested
-            if entry.policy is not None
-        ]
+        asked = [(entry.policy, entry.kind, {"trace": entry.result.utility_Q}) for entry in found.tested]
         more = (FixedScale(0.5, step), FixedScale(0.75, max(step - 1, 1)), Taps())
-        tested += [Tested(policy.name, "scale", policy, acted(policy)) for policy in more]
-        for entry in tested:
-            entry.others["line"] = found.line(entry.result)
+        asked = [each for each in asked if each[0] is not None] + [(policy, "scale", {}) for policy in more]
+        tokens, tested = sum(len(sequence.token_ids) for _, sequence in questions.sequences), []
+        with Progress("auto", f"{pair.condition.model}: acting", len(asked), 0, "policies") as progress:
+            for policy, kind, others in asked:
+                assert policy is not None
+                result = score(act(model, questions, policy, loops), questions, found.costs)
+                tested.append(Tested(policy.name, kind, policy, result, {**others, "line": found.line(result)}))
+                progress.advance(1, tokens)
         best = next(entry for entry in tested if entry.name == found.best.name)
-        return dataclasses.replace(found, tested=tuple(tested), best=best)
+        return replace(found, tested=tuple(tested), best=best)

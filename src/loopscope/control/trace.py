@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from loopscope.control.policy import SIGNALS, Direction
+from loopscope.control.policies import SIGNALS, Direction
 from loopscope.errors import LoopscopeError, setting
 
 Floats = NDArray[np.float64]

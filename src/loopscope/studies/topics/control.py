@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from loopscope.control.comparison import Comparison, compare, curves
-from loopscope.control.fitted_scale import Curve, fitted_scales
+from loopscope.control.comparison import Comparison, Curve, compare, curves, fitted_scales
 from loopscope.control.offline import Costs, known_costs
-from loopscope.control.policy import Policy
+from loopscope.control.policies import Policy
 from loopscope.control.trace import Trace, halves
 from loopscope.errors import setting
 from loopscope.path import scales_up_to
