@@ -281,10 +281,8 @@ class LoopedLlama(LoopedDecoder):
         hidden, vocabulary, count = config.hidden_size, config.vocab_size, config.num_hidden_layers
         super().__init__(config, hidden, vocabulary, config.max_position_embeddings, trained_depth)
         self.rotary = config.half_split(rounded=True, default_theta=default_theta)
-        self.model: Any = nn.Module()
-        self.model.embed_tokens = Embedding(vocabulary, hidden)
-        self.model.layers = nn.ModuleList(layer() for _ in range(count))
-        self.model.norm = RMSNorm(hidden, config.rms_norm_eps)
+        layers, norm = nn.ModuleList(layer() for _ in range(count)), RMSNorm(hidden, config.rms_norm_eps)
+        self.model: Any = nn.ModuleDict({"embed_tokens": Embedding(vocabulary, hidden), "layers": layers, "norm": norm})
         self.lm_head = Linear(hidden, vocabulary, bias=False)
         # Rotary frequencies, which some tools store.
         owners = ("", *(f"layers.{index}.self_attn." for index in range(count)))

@@ -89,21 +89,16 @@ class HrmLayer(Block):
     mlp_names = Names("mlp", "norm")
 
 
-class HrmStack(nn.Module):
+def _stack(config: HrmTextConfig) -> nn.ModuleDict:
     """Layers, then a norm."""
+    hidden, inner = config.hidden_size, config.intermediate_size
 
-    def __init__(self, config: HrmTextConfig) -> None:
-        super().__init__()
-        hidden, inner = config.hidden_size, config.intermediate_size
+    def norm() -> WeightlessNorm:
+        return WeightlessNorm(hidden, config.rms_norm_eps)
 
-        def norm() -> WeightlessNorm:
-            return WeightlessNorm(hidden, config.rms_norm_eps)
-
-        self.layers = nn.ModuleList(
-            HrmLayer(GatedAttention(config.sizes), GatedMLP(hidden, inner), norm)
-            for _ in range(config.num_hidden_layers)
-        )
-        self.norm = norm()
+    layers = range(config.num_hidden_layers)
+    blocks = nn.ModuleList(HrmLayer(GatedAttention(config.sizes), GatedMLP(hidden, inner), norm) for _ in layers)
+    return nn.ModuleDict({"layers": blocks, "norm": norm()})
 
 
 @family("hrm-text", HrmTextConfig, "HrmTextForCausalLM", "hrm_text")
@@ -125,7 +120,7 @@ class HrmText(LoopedDecoder):
         self.boundary = f"{self.boundary} ({config.L_cycles} L cycles a step, {attending})"
         self.model: Any = nn.Module()
         self.model.embed_tokens = Embedding(vocabulary, hidden)
-        self.model.H_module, self.model.L_module = HrmStack(config), HrmStack(config)
+        self.model.H_module, self.model.L_module = _stack(config), _stack(config)
         self.model.z_L_init = nn.Parameter(torch.zeros(hidden))
         self.lm_head = Linear(hidden, vocabulary, bias=False)
         self.tie_head(config.tie_word_embeddings, "model.embed_tokens.weight")

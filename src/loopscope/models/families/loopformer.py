@@ -140,18 +140,11 @@ class Tmlt(LoopedDecoder):
         hidden, vocabulary = config.n_embd, config.vocab_size
         super().__init__(config, hidden, vocabulary, config.block_size, TRAINED_STEPS)
         self.trained_clock = TRAINED_STEPS
-        self.gpt: Any = nn.Module()
         blocks = nn.ModuleList(TimedBlock(config) for _ in range(config.n_layer))
-        self.gpt.transformer = nn.ModuleDict(
-            {
-                "wte": Embedding(vocabulary, hidden),
-                "wpe": Embedding(config.block_size, hidden),
-                "h": nn.ModuleDict({"blocks": blocks}),
-                "norm_f": RMSNorm(hidden, EPS),
-            }
-        )
-        self.gpt.lm_head = Linear(hidden, vocabulary, bias=False)
-        self.gpt.time_embedder = TimeEmbedder(hidden)
+        parts = {"wte": Embedding(vocabulary, hidden), "wpe": Embedding(config.block_size, hidden)}
+        parts |= {"h": nn.ModuleDict({"blocks": blocks}), "norm_f": RMSNorm(hidden, EPS)}
+        head, time = Linear(hidden, vocabulary, bias=False), TimeEmbedder(hidden)
+        self.gpt: Any = nn.ModuleDict({"transformer": nn.ModuleDict(parts), "lm_head": head, "time_embedder": time})
         self.tie_head(True, "gpt.transformer.wte.weight", "gpt.lm_head.weight")
 
     def arrange(self, tensors: dict[str, TensorEntry]) -> dict[str, TensorEntry]:  # type: ignore[override]

@@ -12,7 +12,7 @@ text ends: at every position here, as if the text ended there; a step that excee
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 import torch
@@ -70,16 +70,6 @@ class UpdateGate(nn.Module):
         return (kept * y + (1 - kept) * h).to(before.dtype)
 
 
-class Part(nn.Module):
-    """A part of the model that was cut, under the checkpoint's names; layers are counted from 0 in each."""
-
-    def __init__(self, layers: Iterable[nn.Module], **others: nn.Module) -> None:
-        super().__init__()
-        for name, module in others.items():
-            self.add_module(name, module)
-        self.layers = nn.ModuleList(layers)
-
-
 @family("loopus", LoopUSConfig, "LDSForCausalLM", "lds")
 class LoopUS(LoopedDecoder):
     """LoopUS at any size; padding on the right."""
@@ -93,13 +83,15 @@ class LoopUS(LoopedDecoder):
         self.eos_ids = base.eos_token_id
         self.rotary = base.half_split(rounded=True)
 
-        def layers(indices: list[int]) -> list[nn.Module]:
-            return [llama_layer(base, qk_norm="head") for _ in indices]
+        def part(indices: list[int], **others: nn.Module) -> Any:
+            # Under the checkpoint's names; layers are counted from 0 in each part.
+            layers = nn.ModuleList(llama_layer(base, qk_norm="head") for _ in indices)
+            return nn.ModuleDict({**others, "layers": layers})
 
-        self.encoder: Any = Part(layers(config.encoder_layer_indices), embed_tokens=Embedding(vocabulary, hidden))
-        self.reasoning: Any = Part(layers(config.reasoning_layer_indices), gate=UpdateGate(hidden))
         head = Linear(hidden, vocabulary, bias=False)
-        self.decoder: Any = Part(layers(config.decoder_layer_indices), norm=RMSNorm(hidden, eps), lm_head=head)
+        self.encoder = part(config.encoder_layer_indices, embed_tokens=Embedding(vocabulary, hidden))
+        self.reasoning = part(config.reasoning_layer_indices, gate=UpdateGate(hidden))
+        self.decoder = part(config.decoder_layer_indices, norm=RMSNorm(hidden, eps), lm_head=head)
         self.q_head: Any = nn.Sequential(nn.LayerNorm(hidden), Linear(hidden, 1))
 
     def arrange(self, tensors: Mapping[str, TensorEntry]) -> Mapping[str, TensorEntry]:
