@@ -137,25 +137,20 @@ class LoopedModel(Protocol):
     @property
     def head(self) -> AffineHead | None:
         """The affine head, or None where the readout is nonlinear."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """The arithmetic of embed and step."""
-        ...
 
     def embed(self, batch: Batch) -> Context:
         """H_0 and what every step needs besides the state."""
-        ...
 
     def step(self, state: Tensor, context: Context, *args: Any, **kwargs: Any) -> Any:
         """H_{t+1} from H_t, [B, S, D] → [B, S, D]; may ask for `depth` and `carry`."""
-        ...
 
     def readout(
         self,
@@ -170,11 +165,9 @@ class LoopedModel(Protocol):
         `dtype` is the arithmetic of the readout, the model's own when left out. TF32 is the caller's to
         switch off (`torch.backends.cuda.matmul.allow_tf32`).
         """
-        ...
 
     def states(self, batch: Batch, depths: Iterable[int]) -> dict[int, Tensor]:
         """The states at the depths asked for, in one pass to the deepest; nothing else is kept."""
-        ...
 
 
 class LoopedModule(nn.Module):
@@ -271,7 +264,7 @@ class LoopedModule(nn.Module):
         """A readout's modules with weights in the readout's dtype: cast once and kept while they are frozen.
 
         For the `readout` of a model of your own: one set of modules per model. Where `mixes` says that they multiply
-        by `layers.linear.linear` alone, matrices stored in BF16 stay so for a float32
+        by `layers.blocks.linear` alone, matrices stored in BF16 stay so for a float32
         readout on devices that take such products apart (`kernels.split_product`); everything else is cast.
         """
         parameters = list(modules.parameters())

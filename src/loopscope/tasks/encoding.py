@@ -140,7 +140,6 @@ class Encoder(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """The token ids of the text, without special tokens."""
-        ...
 
 
 def encode_pair(

@@ -34,11 +34,9 @@ class Chat(Protocol):
     @property
     def sha256(self) -> str:
         """The hash of all that decides what is written."""
-        ...
 
     def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
         """The text of a conversation, up to where the model's answer begins."""
-        ...
 
 
 _HERE = "<the answer goes on here>"

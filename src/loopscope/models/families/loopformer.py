@@ -141,7 +141,10 @@ class Tmlt(LoopedDecoder):
         super().__init__(config, hidden, vocabulary, config.block_size, TRAINED_STEPS)
         self.trained_clock = TRAINED_STEPS
         blocks = nn.ModuleList(TimedBlock(config) for _ in range(config.n_layer))
-        parts = {"wte": Embedding(vocabulary, hidden), "wpe": Embedding(config.block_size, hidden)}
+        parts: dict[str, nn.Module] = {
+            "wte": Embedding(vocabulary, hidden),
+            "wpe": Embedding(config.block_size, hidden),
+        }
         parts |= {"h": nn.ModuleDict({"blocks": blocks}), "norm_f": RMSNorm(hidden, EPS)}
         head, time = Linear(hidden, vocabulary, bias=False), TimeEmbedder(hidden)
         self.gpt: Any = nn.ModuleDict({"transformer": nn.ModuleDict(parts), "lm_head": head, "time_embedder": time})
