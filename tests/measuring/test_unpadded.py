@@ -100,7 +100,10 @@ def test_no_batch_runs_a_padded_token(options: int, shares: bool) -> None:
     for batch in batches:
         ran = collate(batch, policy)
         assert ran.batch.input_ids.numel() == run_tokens(batch, policy) == sum(q.group.tokens for q in batch)
-        assert collate(batch).batch.input_ids.numel() == padded_tokens(batch) > run_tokens(batch, policy)
+        assert padded_tokens(batch) > run_tokens(batch, policy)
+        # Options that share tokens stand in one row in any case.
+        padded = run_tokens(batch, policy) if shares else padded_tokens(batch)
+        assert collate(batch).batch.input_ids.numel() == padded
         assert ran.sequences.input_ids.shape[0] == sum(len(q.example.sequences) for q in batch)
 
 
@@ -137,6 +140,7 @@ APART = question(2, (1, 2, 3), (2, 3))
 
 def test_batches_are_planned_by_what_runs() -> None:
     assert [(q.group.width, q.group.rows) for q in (WIDE, NARROW, APART)] == [(8, 1), (4, 1), (3, 2)]
-    assert padded_tokens([WIDE, NARROW, APART]) == 8 * 4 == collate([WIDE, NARROW, APART]).batch.input_ids.numel()
+    assert padded_tokens([WIDE, NARROW, APART]) == 8 * 4
+    assert collate([WIDE, NARROW, APART]).batch.input_ids.numel() == 8 + 4 + 5
     batches = plan_batches([NARROW, APART, WIDE], BatchPolicy("tokens", budget=12))
     assert [[q.row for q in batch] for batch in batches] == [[0], [1, 2]]

@@ -234,7 +234,7 @@ def groups_within(counts: Sequence[int], most: int) -> Iterator[range]:
 
 def run_tokens(questions: Sequence[Question], policy: BatchPolicy) -> int:
     """Tokens of a batch that a model runs, with padding where there is any."""
-    if policy.padding == "none":
+    if policy.padding == "none" or any(q.shared for q in questions):
         return sum(q.group.tokens for q in questions)
     return padded_tokens(questions)
 
@@ -242,6 +242,6 @@ def run_tokens(questions: Sequence[Question], policy: BatchPolicy) -> int:
 def collate(questions: Sequence[Question], policy: BatchPolicy | None = None) -> Packing:
     """The sequences of the questions, one after the other; what options share stands once.
 
-    Padded on the right, or all in one row where the policy says so.
+    Padded on the right, or all in one row where the policy says so or tokens are shared.
     """
     return pack([q.group for q in questions], unpadded=policy is not None and policy.padding == "none")
