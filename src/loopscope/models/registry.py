@@ -32,9 +32,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from loopscope.errors import LoopscopeError, setting, shown
+from loopscope.errors import LoopscopeError, setting, shown, user_code
 from loopscope.models.checkpoint import CONFIG
-from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
     import torch
