@@ -37,8 +37,8 @@ def test_membership_and_check_agree_with_a_set(rows: list[int], total: int) -> N
 
 
 def test_subset_then_ids_then_limit_in_source_order() -> None:
-    assert chosen(Selection(first=8, ids=frozenset([7, 1, 3]), limit=2), 10) == [1, 3]
-    assert chosen(Selection(first=3), 10) == [0, 1, 2]
+    assert chosen(Selection(range(8), frozenset([7, 1, 3]), 2), 10) == [1, 3]
+    assert chosen(Selection(range(3)), 10) == [0, 1, 2]
     assert chosen(Selection.make(limit=5), 3) == [0, 1, 2]
 
 
@@ -67,6 +67,6 @@ def test_rows_that_are_not_there_are_refused() -> None:
     with pytest.raises(LoopscopeError, match="row 5, but x has rows 0 to 4"):
         Selection.make(ids=[5]).check(5, "x")
     with pytest.raises(LoopscopeError, match="row 4, but x has rows 0 to 2"):
-        Selection(first=3, ids=frozenset([4])).check(5, "x")
+        Selection(range(3), frozenset([4])).check(5, "x")
     with pytest.raises(LoopscopeError, match="fewer than the 9"):
-        Selection(first=9).check(5, "x")
+        Selection(range(9)).check(5, "x")

@@ -141,7 +141,7 @@ class _Source(NamedTuple):
                 f"template {wording.name} is for {wording.kind}, but {known.name} has {known.kind}; change its kind"
             )
         if subset is not None:
-            selection = dataclasses.replace(selection, first=subset.rows, every=subset.every)
+            selection = dataclasses.replace(selection, subset=range(0, subset.rows * subset.every, subset.every))
         if self.data_dir is None:
             source, rows = str(known.hub_of(split)), read_hub(known.hub_of(split), split)
         else:
