@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from loopscope.kernels.choice import implementation
-from loopscope.kernels.split_product import mixed_linear, split, splits_apply
+from loopscope.kernels.product import mixed_linear, split, splits_apply
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

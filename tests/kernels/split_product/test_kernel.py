@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.kernels.split_product import Tile, halved, mixed_linear, rounded_product, split
+from loopscope.kernels.product import Tile, halved, mixed_linear, rounded_product, split
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (7, 5), (3, 700), (2, 1513)])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from loopscope.kernels import split_product as module
-from loopscope.kernels.split_product import mixed_linear, split
+from loopscope.kernels import product as module
+from loopscope.kernels.product import mixed_linear, split
 
 SHAPES = [(1, 1, 1), (1, 16, 3), (5, 33, 17), (16, 768, 8), (7, 2049, 5), (3, 17920, 2)]
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopscope.kernels.split_product import forget_halves, halved, split
+from loopscope.kernels.product import forget_halves, halved, split
 
 numbers = st.floats(width=32, min_value=-(2.0**100), max_value=2.0**100, allow_subnormal=False)
 matrices = st.floats(min_value=2.0**-15, max_value=2.0**15).map(lambda x: float(torch.tensor(x).bfloat16()))

@@ -234,7 +234,7 @@ def varlen_kernel() -> Callable[..., Tensor] | None:
 def _attend_by_kernel(q_NHP: Tensor, k_NKP: Tensor, v_NKP: Tensor, parts: Parts) -> Tensor:
     """The attended values of every position, [N, H, P]."""
     if takes_shared(q_NHP, parts):
-        from loopscope.kernels.shared_attention import attend_shared
+        from loopscope.kernels.layers import attend_shared
 
         return attend_shared(q_NHP, k_NKP, v_NKP, parts.rows, parts.shared, parts.own_N, parts.longest_row)
     kernel, width = varlen_kernel(), q_NHP.shape[-1]

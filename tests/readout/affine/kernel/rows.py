@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from loopscope.readout import Survey, affine_path
-from loopscope.readout.affine.kernel import Plan, empty_logits
+from loopscope.readout.affine.kernel import Plan
 from loopscope.readout.affine.query import Query, grid, places_on
+from loopscope.readout.affine.reduction import LOWEST
 from loopscope.readout.affine.sources import StoredLogits
 
 AT = (0.0, 0.25, 0.5, 0.75, 1.0)
-LOWEST = -1.0e9
 
 
 def hard_rows(vocabulary: int, device: str) -> dict[str, tuple[Tensor, Tensor]]:
@@ -51,10 +51,7 @@ def reduced(z0: Tensor, z1: Tensor, targets: Tensor, scales=None, places=None, o
     query = Query(source, targets, scales, places, order, distributions=True)
     plan, tokens = Plan.of(query), z0.shape[0]
     out = torch.full((plan.slots, 1, tokens), torch.nan, dtype=torch.float64, device=z0.device)
-    shares = torch.zeros(2, device=z0.device)
-    logits = empty_logits(2 * tokens, z0.shape[1], z0.device).unflatten(0, (2, tokens))
-    logits[0], logits[1] = z0, z1
-    plan.reduce(logits, None, targets, shares, out, slice(0, tokens))
+    plan.reduce(torch.stack([z0, z1]).clamp(min=LOWEST), targets, out, slice(0, tokens))
     return plan.answer(query, out[:, 0])
 
 

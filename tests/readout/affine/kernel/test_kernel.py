@@ -10,7 +10,6 @@ import torch
 
 from loopscope.readout import affine_path, affine_path_from_states
 from loopscope.readout.affine import kernel
-from loopscope.readout.affine.kernel import missing_shares
 from loopscope.readout.affine.path import surveys
 
 AT = rows.AT
@@ -110,17 +109,6 @@ def test_fp64_is_the_reference(size, scales):
     for own in ([1e-9, 0.6], [0.0, 0.3]):
         alpha = torch.tensor(own, dtype=torch.float64)
         torch.testing.assert_close(ours.at(alpha, 1).stack, exact.at(alpha, 1).stack, rtol=1e-10, atol=1e-300)
-
-
-@pytest.mark.parametrize("missing", [(0.0, 0.0), (1.35e-6, 1.35e-6), (1.72e-6, 1.7e-6)])
-def test_the_bias_of_products_is_measured(missing):
-    g = torch.Generator().manual_seed(1)
-    states, weight = torch.randn(2, 70, 256, generator=g).bfloat16(), torch.randn(900, 256, generator=g).bfloat16() / 9
-    z0, z1 = states.double() @ weight.double().T
-    off = torch.stack([missing[0] * z0, missing[0] * z0 + missing[1] * (z1 - z0)])
-    logits = torch.stack([z0, z1]) - off
-    found = missing_shares(states, weight, logits)
-    assert (found - torch.tensor(missing)).abs().max() <= 4e-8
 
 
 def cut_off(x):

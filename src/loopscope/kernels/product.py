@@ -24,7 +24,9 @@ Shapes: M rows, K inputs, N outputs.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -211,79 +213,114 @@ def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, impl: Im
 
 def _product(x: Split, weight: Halved, impl: Implementation | None) -> Tensor:
     """By the kernel; elsewhere in float32, which holds each product exactly, smaller terms first."""
+    out_MN = x.unit_M.new_empty(x.unit_M.shape[0], weight.unit_N.shape[0])
     if takes_kernel(x.terms_2MK, impl):
-        return rounded_product(x, weight)
+        product(x.terms_2MK, weight.matrix_NK, out_MN, (x.unit_M, weight.unit_N))
+        return out_MN
     matrix_KN = weight.matrix_NK.float().T
     out_MN = x.terms_2MK[0].float() @ matrix_KN
     out_MN += x.terms_2MK[1].float() @ matrix_KN
     return out_MN.mul_(x.unit_M.unsqueeze(1)).mul_(weight.unit_N)
 
 
-class Tile(NamedTuple):
-    """How the product is cut up: rows, outputs and inputs of a tile, warps, loads ahead, rows of tiles of a group."""
+@dataclass(frozen=True)
+class Tile:
+    """How the product is cut up: rows, outputs and inputs of a tile, warps, loads ahead, rows of tiles of a group.
 
-    rows: int = 64
-    outputs: int = 128
+    `part` is how many inputs a tensor core adds up before their sum is rounded.
+    """
+
+    rows: int = 128
+    outputs: int = 256
     inputs: int = 64
-    warps: int = 4
+    warps: int = 8
     stages: int = 3
-    group: int = 16
+    group: int = 8
+    part: int = 512
 
 
-_SMALL = Tile(16, 16, 16, 1, 1, 2)
+TILE = Tile()
 
 
-def rounded_product(x: Split, weight: Halved, tile: Tile | None = None) -> Tensor:
-    """The kernel's product, [M, N]; `tile` is another one than the fastest known."""
-    terms, rows, inputs = x.terms_2MK.shape
-    outputs = weight.matrix_NK.shape[0]
-    tile = tile or (Tile() if x.unit_M.is_cuda else _SMALL)
-    out_MN = torch.empty(rows, outputs, dtype=torch.float32, device=x.unit_M.device)
+def product(
+    terms_nMK: Tensor,
+    weight_NK: Tensor,
+    out_MN: Tensor,
+    units: tuple[Tensor, Tensor] | None = None,
+    bias_N: Tensor | None = None,
+    least: float = -math.inf,
+    tile: Tile = TILE,
+) -> None:
+    """Σ_n terms[n] · weightᵀ of 16-bit matrices into a float32 one, on a GPU: with units of rows and outputs multiplied
+    by, with a bias, and at least `least`.
+    """
+    if terms_nMK.shape[2] % 8:
+        terms_nMK, weight_NK = (functional.pad(x, (0, -x.shape[-1] % 8)) for x in (terms_nMK, weight_NK))
+    _multiply(terms_nMK, weight_NK, out_MN, units, bias_N, least, _missing(out_MN.device, terms_nMK.dtype, tile), tile)
+
+
+def _multiply(
+    terms_nMK: Tensor,
+    weight_NK: Tensor,
+    out_MN: Tensor,
+    units: tuple[Tensor, Tensor] | None,
+    bias_N: Tensor | None,
+    least: float,
+    missing: float,
+    tile: Tile,
+) -> None:
+    terms, rows, inputs = terms_nMK.shape
+    outputs = weight_NK.shape[0]
+    row_units, output_units = units or (out_MN, out_MN)
     launch(
-        _rounded_product,
+        _product,
         (-(-rows // tile.rows) * -(-outputs // tile.outputs),),
         out_MN,
         # Terms lie one below the other: a block at the end of the first reads some of the second, which is not stored.
-        descriptor(x.terms_2MK.view(terms * rows, inputs), [tile.rows, tile.inputs]),
-        descriptor(weight.matrix_NK, [tile.outputs, tile.inputs]),
-        _one(x.unit_M.device),
-        x.unit_M,
-        weight.unit_N,
+        descriptor(terms_nMK.view(terms * rows, inputs), [tile.rows, tile.inputs]),
+        descriptor(weight_NK, [tile.outputs, tile.inputs]),
+        row_units,
+        output_units,
+        out_MN if bias_N is None else bias_N,
         out_MN,
         rows,
         outputs,
         inputs,
+        out_MN.stride(0),
+        missing,
+        least,
         ROWS=tile.rows,
         OUTPUTS=tile.outputs,
         INPUTS=tile.inputs,
+        PART=tile.part,
         GROUP=tile.group,
+        TWO=terms == 2,
+        UNITS=units is not None,
+        BIAS=bias_N is not None,
         warps=tile.warps,
         num_stages=tile.stages,
     )
-    return out_MN
 
 
 @functools.cache
-def _one(device: torch.device) -> Tensor:
-    return torch.ones(1, device=device)
+def _missing(device: torch.device, dtype: torch.dtype, tile: Tile) -> float:
+    """The share of themselves by which sums of `part` inputs are too small: a tensor core cuts them off."""
+    if device.type != "cuda":
+        return 0.0
+    g = torch.Generator(device).manual_seed(0)
+    x, weight = torch.randn(2, 512, tile.part, generator=g, device=device).to(dtype)
+    found = torch.empty(512, 512, device=device)
+    _multiply(x.unsqueeze(0), weight, found, None, None, -math.inf, 0.0, tile)
+    exact = x.double() @ weight.double().T
+    return float((exact * (exact - found)).sum() / exact.square().sum())
 
 
 @jit
-def _rounded_product(
-    x: Value,
-    weight: Value,
-    one: Value,
-    row_units: Value,
-    output_units: Value,
-    out: Value,
-    rows: Value,
-    outputs: Value,
-    inputs: Value,
-    ROWS: constexpr,
-    OUTPUTS: constexpr,
-    INPUTS: constexpr,
-    GROUP: constexpr,
-) -> None:
+def _product(
+    x: Value, weight: Value, row_units: Value, output_units: Value, bias: Value, out: Value, rows: Value,
+    outputs: Value, inputs: Value, stride: Value, missing: Value, least: Value, ROWS: constexpr, OUTPUTS: constexpr,
+    INPUTS: constexpr, PART: constexpr, GROUP: constexpr, TWO: constexpr, UNITS: constexpr, BIAS: constexpr,
+) -> None:  # fmt: skip
     # Neighbouring programs share rows and columns of tiles, so that what one loads another finds in the cache.
     row_tiles = tl.cdiv(rows, ROWS)
     output_tiles = tl.cdiv(outputs, OUTPUTS)
@@ -292,16 +329,25 @@ def _rounded_product(
     height = min(row_tiles - first, GROUP)
     row = (first + (tl.program_id(0) % in_group) % height) * ROWS
     output = ((tl.program_id(0) % in_group) // height) * OUTPUTS
-    # A factor that only the device knows keeps the compiler from adding inside the tensor core.
-    factor = tl.load(one)
     total = tl.zeros((ROWS, OUTPUTS), dtype=tl.float32)
+    part = tl.zeros((ROWS, OUTPUTS), dtype=tl.float32)
     for start in range(0, inputs, INPUTS):
         w = weight.load([output, start]).T
-        block = tl.dot(x.load([rows + row, start]), w, tl.dot(x.load([row, start]), w))
-        total = tl.fma(block, factor, total)
+        part = tl.dot(x.load([row, start]), w, part)
+        if TWO:
+            part = tl.dot(x.load([rows + row, start]), w, part)
+        if (start + INPUTS) % PART == 0:
+            total += part
+            part = tl.zeros((ROWS, OUTPUTS), dtype=tl.float32)
+    total += part
+    total = tl.fma(total, missing, total)
     at = row + tl.arange(0, ROWS)
     to = output + tl.arange(0, OUTPUTS)
-    total = total * tl.load(row_units + at, mask=at < rows, other=0.0)[:, None]
-    total = total * tl.load(output_units + to, mask=to < outputs, other=0.0)[None, :]
-    where = out + at.to(tl.int64)[:, None] * outputs + to[None, :]
+    if UNITS:
+        total = total * tl.load(row_units + at, mask=at < rows, other=0.0)[:, None]
+        total = total * tl.load(output_units + to, mask=to < outputs, other=0.0)[None, :]
+    if BIAS:
+        total += tl.load(bias + to, mask=to < outputs, other=0.0).to(tl.float32)[None, :]
+    total = tl.maximum(total, least, propagate_nan=tl.PropagateNan.ALL)
+    where = out + at.to(tl.int64)[:, None] * stride + to[None, :]
     tl.store(where, total, mask=(at < rows)[:, None] & (to < outputs)[None, :])
