@@ -12,10 +12,10 @@ with float32 tables only the sum is rounded.
 
 A row of `packing` holds what its sequences share and then what is each one's own. A program of `attend_shared` takes
 some positions of one row and one head, and passes over the keys that any of them sees, where they are: what is shared,
-and its own part. Scores and their sum are float32, and weights are rounded to the values' dtype, as in the fused kernels
-of `varlen`, which instead need the shared keys once for every sequence. Nothing depends on what else is in the batch.
+and its own part. Scores and their sum are float32, and weights are rounded to the values' dtype, as in torch's fused
+kernels, which instead need the shared keys once for every sequence. Nothing depends on what else is in the batch.
 
-Shapes of the attention: N positions, H heads, K key-value heads, P head width; in a program M positions that ask, T keys.
+Shapes: N positions, H heads, K key-value heads, P head width; in a program M positions that ask, T keys.
 """
 
 from __future__ import annotations
@@ -128,12 +128,7 @@ _HEADS = 32
 
 
 def rotate_in_place(
-    x_BSHP: Tensor,
-    cos_BS1P: Tensor,
-    sin_BS1P: Tensor,
-    bias_HP: Tensor | None,
-    *,
-    interleaved: bool,
+    x_BSHP: Tensor, cos_BS1P: Tensor, sin_BS1P: Tensor, bias_HP: Tensor | None, *, interleaved: bool
 ) -> Tensor:
     """`x` itself, with `bias` added and turned; entries of a head must be neighbours in memory."""
     rows, width, heads, head_width = x_BSHP.shape
@@ -143,18 +138,9 @@ def rotate_in_place(
         _rotate,
         (rows * width, -(-heads // block)),
         x_BSHP,
-        x_BSHP,
-        x_BSHP if bias_HP is None else bias_HP,
-        cos_BS1P,
-        sin_BS1P,
-        width,
-        heads,
-        pairs,
-        x_BSHP.stride(0),
-        x_BSHP.stride(1),
-        x_BSHP.stride(2),
-        cos_BS1P.stride(0) if cos_BS1P.shape[0] > 1 else 0,
-        cos_BS1P.stride(1),
+        *(x_BSHP, x_BSHP if bias_HP is None else bias_HP, cos_BS1P, sin_BS1P),
+        *(width, heads, pairs, *x_BSHP.stride()[:3]),
+        *(cos_BS1P.stride(0) if cos_BS1P.shape[0] > 1 else 0, cos_BS1P.stride(1)),
         BIAS=bias_HP is not None,
         INTERLEAVED=interleaved,
         ROUNDED=cos_BS1P.dtype == x_BSHP.dtype,
@@ -166,24 +152,10 @@ def rotate_in_place(
 
 @jit
 def _rotate(
-    x: Value,
-    bias: Value,
-    cos: Value,
-    sin: Value,
-    positions: Value,
-    heads: Value,
-    pairs: Value,
-    row_stride: Value,
-    position_stride: Value,
-    head_stride: Value,
-    table_row_stride: Value,
-    table_position_stride: Value,
-    BIAS: constexpr,
-    INTERLEAVED: constexpr,
-    ROUNDED: constexpr,
-    HEADS: constexpr,
-    PAIRS: constexpr,
-) -> None:
+    x: Value, bias: Value, cos: Value, sin: Value, positions: Value, heads: Value, pairs: Value, row_stride: Value,
+    position_stride: Value, head_stride: Value, table_row_stride: Value, table_position_stride: Value,
+    BIAS: constexpr, INTERLEAVED: constexpr, ROUNDED: constexpr, HEADS: constexpr, PAIRS: constexpr,
+) -> None:  # fmt: skip
     dtype = x.dtype.element_ty
     row = (tl.program_id(0) // positions).to(tl.int64)
     position = (tl.program_id(0) % positions).to(tl.int64)
@@ -240,13 +212,7 @@ _LEAST = 16
 
 
 def attend_shared(
-    q_NHP: Tensor,
-    k_NKP: Tensor,
-    v_NKP: Tensor,
-    rows: Tensor,
-    shared: Tensor,
-    own_N: Tensor,
-    longest_row: int,
+    q_NHP: Tensor, k_NKP: Tensor, v_NKP: Tensor, rows: Tensor, shared: Tensor, own_N: Tensor, longest_row: int
 ) -> Tensor:
     """The attended values of every position, [N, H, P]; entries of a head must be neighbours in memory."""
     tokens, heads, width = q_NHP.shape
@@ -256,13 +222,7 @@ def attend_shared(
         _attend_shared,
         (heads, len(shared), -(-longest_row // asking)),
         q_NHP,
-        q_NHP,
-        k_NKP,
-        v_NKP,
-        out,
-        rows,
-        shared,
-        own_N,
+        *(q_NHP, k_NKP, v_NKP, out, rows, shared, own_N),
         math.log2(math.e) * width**-0.5,
         *q_NHP.stride()[:2],
         *k_NKP.stride()[:2],
@@ -281,26 +241,10 @@ def attend_shared(
 
 @jit
 def _attend_shared(
-    q: Value,
-    k: Value,
-    v: Value,
-    out: Value,
-    row_begins: Value,
-    row_shared: Value,
-    own_begins: Value,
-    scale: Value,
-    q_stride: Value,
-    q_head_stride: Value,
-    k_stride: Value,
-    k_head_stride: Value,
-    v_stride: Value,
-    v_head_stride: Value,
-    heads_a_key: Value,
-    width: Value,
-    M: constexpr,
-    T: constexpr,
-    P: constexpr,
-) -> None:
+    q: Value, k: Value, v: Value, out: Value, row_begins: Value, row_shared: Value, own_begins: Value, scale: Value,
+    q_stride: Value, q_head_stride: Value, k_stride: Value, k_head_stride: Value, v_stride: Value,
+    v_head_stride: Value, heads_a_key: Value, width: Value, M: constexpr, T: constexpr, P: constexpr,
+) -> None:  # fmt: skip
     head, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     begin, end = tl.load(row_begins + row), tl.load(row_begins + row + 1)
     first = begin + tl.program_id(2) * M

@@ -40,7 +40,6 @@ from loopscope.models.protocol import AffineHead, LoopedModel
 from loopscope.models.walk import halves, read, readout_asks_context
 from loopscope.path import CURVATURE_SCALES, GRID
 from loopscope.readout.affine.path import AffinePath, affine_path, affine_path_from_states, surveys
-from loopscope.readout.affine.reference import log_probability_at_start
 from loopscope.readout.affine.sources import blocks, full_precision_products
 from loopscope.readout.autograd import Derivation
 from loopscope.readout.composed import NODES, InterpolatedPath, JoinedPath, MeanPath, RememberedPath, interpolate
@@ -98,7 +97,7 @@ class Reading:
         scores_R = utility_B = sums_R / layout.tokens_R
         if layout.options is not None:
             options = layout.options
-            utility_B = log_probability_at_start(options.gathered(scores_R, -torch.inf), options.target)
+            utility_B = log_probability(options.gathered(scores_R, -torch.inf), options.target)
         return cls(log_p_N, sums_R, scores_R, utility_B)
 
 
@@ -354,7 +353,8 @@ class GeneralReadout(Readout):
             for at, found in enumerate(log_p):
                 found.append(chunk.log_probabilities(at))
             if outputs:
-                change = SoftmaxChange(*(Softmax(z_nV.double()) for z_nV in chunk.logits))
+                first_nV, last_nV = chunk.logits
+                change = SoftmaxChange(Softmax(first_nV.double()), Softmax(last_nV.double()))
                 changes.append((change.divergence_n, change.entropy_n))
         *first, after = (Reading.of(torch.cat(found), layout) for found in log_p)
         if not outputs:

@@ -1,4 +1,4 @@
-"""The back end of a CUDA device: FP32 logits by the library's product, then one reduction over the vocabulary.
+"""The back end of a CUDA device: FP32 logits by one kernel, then one reduction over the vocabulary.
 
 FP32 logits of a few hundred tokens of every BF16 or FP16 state go into a scratch buffer, and one launch reduces all of
 it. Updates that follow one another multiply each state once. Any other logits are reduced to FP64 power sums, from
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,10 +19,10 @@ from torch import Tensor
 
 from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import launch
-from loopscope.kernels.product import product
+from loopscope.kernels.product import WIDE, multiply
 from loopscope.readout.affine.moments import ORDER, MomentsBackend, Sums
-from loopscope.readout.affine.query import EndpointDistributions, Query, Survey, scales_on, spacing, taken
-from loopscope.readout.affine.reduction import EXTRA, LOWEST, reduce_path, reduce_powers
+from loopscope.readout.affine.query import EXTRA, Query, scales_on, spacing, taken
+from loopscope.readout.affine.reduction import LOWEST, reduce_path, reduce_powers
 from loopscope.readout.affine.sources import HeadLogits, LogitBlock, LogitSource, StoredLogits, blocks
 
 SCRATCH = 400 << 20
@@ -33,7 +32,7 @@ MOST_SCALES = 33
 """Of the FP32 kernel: each has sums in registers."""
 
 _GRID = 65_535  # programs along the second axis of a launch
-_LANES, _STAGES = {True: 64, False: 512}, {True: 3, False: 1}
+_LANES, _STAGES = {True: 128, False: 512}, {True: 3, False: 1}
 """Threads of a token that take four entries at a time, and tiles in work and under way, by whether scales are even."""
 _ENTRIES = 18 << 20  # of a block of FP64 logits
 _TERMS, _ROWS = 30, 6  # of power sums, and powers whose products the others are
@@ -54,7 +53,7 @@ class KernelBackend(MomentsBackend):
         return [f"it needs a CUDA device with Triton, not {device}"]
 
     @torch.no_grad()
-    def evaluate(self, query: Query) -> Survey:
+    def evaluate(self, query: Query) -> Tensor:
         """In FP32 sums where these are no worse than the logits, else in FP64."""
         return consecutive([query])[0] if in_float32(query) else super().evaluate(query)
 
@@ -68,6 +67,37 @@ class KernelBackend(MomentsBackend):
         """By one launch; of kernels for a few terms or for all that fit, so that none is compiled for every number."""
         entry, powers = power_sums(*logits, centres, terms if terms <= ORDER + 1 else _TERMS)
         return entry, powers[:terms]
+
+    def spread(self, query: Query, logits: LogitBlock) -> Tensor:
+        """Read once where a search asks for it again and again."""
+        return _start(query, logits)[2] if _is_search(query, logits) else super().spread(query, logits)
+
+    def _sums(self, query: Query, logits: LogitBlock, scales_K: Tensor, spread_t: Tensor) -> Sums:
+        """Of a search only those at new scales: tokens whose scale is 0 are not read again."""
+        if not _is_search(query, logits):
+            return super()._sums(query, logits, scales_K, spread_t)
+        entry0, powers0, _ = _start(query, logits)
+        own = scales_K[:, 1:]
+        entry, powers = power_sums(*logits, own, ORDER + 1, skip_zero=True)
+        entry = torch.cat([entry0, torch.where(own == 0.0, entry0, entry)], 1)
+        powers = torch.cat([powers0, torch.where(own == 0.0, powers0, powers)], 2)
+        return Sums(logits.z0.gather(1, entry), logits.v.gather(1, entry), powers.unbind())
+
+
+_starts: WeakKeyDictionary[LogitSource, tuple[Tensor, Tensor, Tensor]] = WeakKeyDictionary()
+"""Of logits that stay: power sums at scale 0 and the range, which a search asks for again and again."""
+
+
+def _is_search(query: Query, logits: LogitBlock) -> bool:
+    """Whether each token has its own scale, and all logits are there."""
+    return query.common is None and logits.z0.shape[0] == query.source.tokens
+
+
+def _start(query: Query, logits: LogitBlock) -> tuple[Tensor, Tensor, Tensor]:
+    if query.source not in _starts:
+        powers = power_sums(*logits, torch.zeros(1, dtype=torch.float64, device=logits.z0.device), ORDER + 1)
+        _starts[query.source] = *powers, logits.v.amax(1) - logits.v.amin(1)
+    return _starts[query.source]
 
 
 def in_float32(query: Query) -> bool:
@@ -93,7 +123,7 @@ def can_follow(queries: Sequence[Query]) -> bool:
 
 
 @torch.no_grad()
-def consecutive(queries: Sequence[Query]) -> list[Survey]:
+def consecutive(queries: Sequence[Query]) -> list[Tensor]:
     """FP32 answers to the same query of updates that follow one another: each state is multiplied once."""
     sources = [query.source for query in queries if isinstance(query.source, HeadLogits)]
     first, plan = sources[0], Plan.of(queries[0])
@@ -105,17 +135,18 @@ def consecutive(queries: Sequence[Query]) -> list[Survey]:
     for some in blocks(first.tokens, rows):
         here_ND = torch.cat([state[some] for state in states])
         logits_NV = scratch[: here_ND.shape[0]]
-        multiply(here_ND, first.weight_VD, first.bias_V, logits_NV)
-        plan.reduce(logits_NV.unflatten(0, (len(states), -1)), queries[0].targets_T[some], out[:, :, some], some)
+        read_out(here_ND, first.weight_VD, first.bias_V, logits_NV)
+        logits_StV = logits_NV.view(len(states), -1, first.vocabulary)
+        plan.reduce(logits_StV, queries[0].targets_T[some], out[:, :, some], some)
     return [plan.answer(query, out[:, update]) for update, query in enumerate(queries)]
 
 
-def multiply(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tensor) -> None:
-    """Logits in float32 from 16-bit states and a 16-bit head."""
-    if x_ND.is_cuda:
-        product(x_ND.unsqueeze(0), weight_VD, out_NV, bias_N=bias_V, least=LOWEST)
+def read_out(h_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tensor) -> None:
+    """Logits in float32 of 16-bit states and a 16-bit head."""
+    if h_ND.is_cuda:
+        multiply(h_ND.unsqueeze(0), weight_VD, WIDE, out_NV, bias_N=bias_V, least=LOWEST)
         return
-    torch.mm(x_ND.float(), weight_VD.float().T, out=out_NV)
+    torch.mm(h_ND.float(), weight_VD.float().T, out=out_NV)
     if bias_V is not None:
         out_NV += bias_V
     out_NV.clamp_(min=LOWEST)
@@ -178,12 +209,8 @@ class Plan:
                 targets_t,
                 scales,
                 out,
-                out.stride(1),
-                vocabulary,
-                logits_StV.stride(0),
-                logits_StV.stride(1),
-                scales.stride(0) if scales.ndim == 2 else 0,
-                out.stride(0),
+                *(out.stride(1), vocabulary, *logits_StV.stride()[:2]),
+                *(scales.stride(0) if scales.ndim == 2 else 0, out.stride(0)),
                 fusion=True,
                 COUNT=self.count,
                 PLACES=sum(1 << place for place in self.places),
@@ -196,16 +223,11 @@ class Plan:
                 warps=_LANES[even] // 32,
             )
 
-    def answer(self, query: Query, out: Tensor) -> Survey:
-        """What the kernel wrote of one update, by name."""
-        gains = taken(out[: self.count].T, self.asked)
-        end = self.count + len(self.places) * self.order
-        stack = out[self.count : end].view(len(self.places), self.order, out.shape[1]).permute(1, 2, 0)
-        wanted = [self.places.index(self.asked[place]) for place in query.places] if query.order else []
-        stack = taken(stack, wanted) if query.order else stack.new_empty(0, gains.shape[0], len(query.places))
-        initial, kl, reverse, h0, h1, change, spread, _ = out[end:]
-        ends = EndpointDistributions(kl, reverse, h0, h1, change)
-        return Survey.of(query, gains, stack, initial, spread, ends)
+    def answer(self, query: Query, out: Tensor) -> Tensor:
+        """What the kernel wrote of one update, in the order of the query."""
+        places = [self.places.index(self.asked[place]) for place in query.places] if query.order else []
+        slopes = [self.count + place * self.order + k for place in places for k in range(self.order)]
+        return taken(out, [*self.asked, *slopes, *range(self.slots - 1 - len(EXTRA), self.slots - 1)], 0)
 
 
 def power_sums(
@@ -225,16 +247,8 @@ def power_sums(
         reduce_powers,
         (-(-count // groups) * tokens,),
         z0_tV,
-        z0_tV,
-        v_tV,
-        centres,
-        entry,
-        out,
-        tokens,
-        vocabulary,
-        z0_tV.stride(0),
-        centres.stride(0) if centres.ndim == 2 else 0,
-        count,
+        *(z0_tV, v_tV, centres, entry, out),
+        *(tokens, vocabulary, z0_tV.stride(0), centres.stride(0) if centres.ndim == 2 else 0, count),
         warps=4 if cuda else 1,
         GROUPS=groups,
         TERMS=terms,

@@ -40,14 +40,11 @@ _UNIT = constant(1.0 / 1.44269502162933349609375)
 _LEAST, _MOST = constant(1.0e-15), constant(1.0e27)
 """Between these masses neither weights that underflow nor power sums that overflow matter."""
 _ABOVE = constant(30.0)
-"""By how many powers of two the largest logit may well exceed those of the sample: nearer the middle of the range."""
+"""By how many powers of two at most references are set above the largest logits of the sample."""
 _FARTHEST = constant(16.0)
 """By how many powers of two a weight may change from one scale to the next."""
 _SAMPLE = constant(1024)
 """Entries from which EVEN takes its references."""
-
-EXTRA = ("initial", "divergence", "reverse_divergence", "initial_entropy", "final_entropy", "entropy_change", "spread")
-"""What is written of a token after its gains [K] and its derivatives [places, order]; then whether it is marked."""
 
 
 @jit
@@ -57,6 +54,8 @@ def reduce_path(
     EVEN: constexpr, MARKED: constexpr, RAGGED: constexpr, LANES: constexpr, STAGES: constexpr,
 ) -> None:  # fmt: skip
     """One token of one update at COUNT scales from 0 to 1; the bits of PLACES are those with derivatives.
+
+    Gains are written first, then derivatives, the numbers of `query.EXTRA`, and whether the token is marked.
 
     MARKED: only a token that is marked. RAGGED: rows do not hold a multiple of 4 · LANES entries.
     """
@@ -88,7 +87,10 @@ def reduce_path(
         some = tl.arange(0, _SAMPLE)
         z0 = tl.load(row0 + some, mask=some < vocabulary, other=_NOWHERE)
         v = tl.load(row1 + some, mask=some < vocabulary, other=_NOWHERE) - z0
-        top0, rise = _whole(tl.maximum(tl.max(z0, 0), y0), tl.maximum(tl.max(z0 + v, 0), y0 + v_y), _ABOVE)
+        range0, range1 = _range(z0), _range(z0 + v)
+        # The largest logit may lie above all of the sample, the farther the more these differ.
+        above = tl.floor(tl.minimum(tl.maximum(range0, range1) * 0.18, _ABOVE))
+        top0, rise = _whole(tl.maximum(tl.max(z0, 0), y0), tl.maximum(tl.max(z0 + v, 0), y0 + v_y), above)
         for k in tl.static_range(COUNT):
             references = references + (tl.zeros([], dtype=tl.float32),)
             if (PLACES >> k) & 1:
@@ -120,12 +122,9 @@ def reduce_path(
             if (PLACES >> k) & 1:
                 centres = centres + (tl.max(tl.where(tops[k] == top, likeliest[k], -float("inf")), 0),)
 
-    sums = (
-        _copies(nothing, COUNT),
-        _copies(nothing, len(centres) * ORDER),
-        _copies(nothing, 5),
-        (nothing + v_y, nothing + v_y),
-    )
+    about = (top0, rise, alphas, references, centres)
+    powers = _copies(nothing, len(centres) * ORDER)
+    sums = (_copies(nothing, COUNT), powers, _copies(nothing, 5), _copies(nothing + v_y, 2))
     for start in tl.range(0, vocabulary, LANES * 4, num_stages=STAGES):
         entries = start + tl.arange(0, LANES * 4)
         # Four neighbours in memory are four entries of one thread.
@@ -136,23 +135,15 @@ def reduce_path(
             first = _quarters(tl.load(row0 + entries), LANES)
             last = _quarters(tl.load(row1 + entries), LANES)
         for j in tl.static_range(4):
-            sums = _added(
-                sums,
-                first[j],
-                last[j],
-                v_y,
-                top0,
-                rise,
-                alphas,
-                references,
-                centres,
-                COUNT,
-                PLACES,
-                ORDER,
-                EVEN,
-                RAGGED,
-            )
-    _write(to, out_stride, sums, alphas, references, centres, top0, rise, y0, v_y, COUNT, PLACES, ORDER, EVEN)
+            sums = _added(sums, first[j], last[j], v_y, about, COUNT, PLACES, ORDER, EVEN, RAGGED)
+    _write(to, out_stride, sums, about, y0, v_y, COUNT, PLACES, ORDER, EVEN)
+
+
+@jit
+def _range(z: Value) -> Value:
+    """Of logits that are not masked."""
+    top = tl.max(z, 0)
+    return top - tl.min(tl.where(z > top - 1000.0, z, top), 0)
 
 
 @jit
@@ -178,11 +169,12 @@ def _quarters(values: Value, LANES: constexpr) -> Value:
 
 @jit
 def _added(
-    sums: Value, z0: Value, z1: Value, v_y: Value, top0: Value, rise: Value, alphas: Value, references: Value,
-    centres: Value, COUNT: constexpr, PLACES: constexpr, ORDER: constexpr, EVEN: constexpr, RAGGED: constexpr,
+    sums: Value, z0: Value, z1: Value, v_y: Value, about: Value, COUNT: constexpr, PLACES: constexpr, ORDER: constexpr,
+    EVEN: constexpr, RAGGED: constexpr,
 ) -> Value:  # fmt: skip
     """The sums with one more entry for each thread."""
     masses, powers, ends, farthest = sums
+    top0, rise, alphas, references, centres = about
     step = 1.0 / (COUNT - 1)
     v = z1 - z0
     inside_v = tl.where(z0 > 0.75 * _NOWHERE, v, v_y) if RAGGED else v
@@ -237,11 +229,12 @@ def _total(lanes: Value) -> Value:
 
 @jit
 def _write(
-    to: Value, out_stride: Value, sums: Value, alphas: Value, references: Value, centres: Value, top0: Value,
-    rise: Value, y0: Value, v_y: Value, COUNT: constexpr, PLACES: constexpr, ORDER: constexpr, EVEN: constexpr,
+    to: Value, out_stride: Value, sums: Value, about: Value, y0: Value, v_y: Value, COUNT: constexpr,
+    PLACES: constexpr, ORDER: constexpr, EVEN: constexpr,
 ) -> None:  # fmt: skip
     """What follows from the sums, in FP64; log₂ Z(α) is in units of c⁰ + α rise + reference."""
     masses, powers, ends, farthest = sums
+    top0, rise, alphas, references, centres = about
     mass0 = _total(masses[0])
     mass1 = _total(masses[COUNT - 1])
     log0 = tl.log(mass0)
@@ -295,22 +288,10 @@ def _write(
 
 @jit
 def reduce_powers(
-    z0: Value,
-    v: Value,
-    scales: Value,
-    entry: Value,
-    out: Value,
-    tokens: Value,
-    vocabulary: Value,
-    row_stride: Value,
-    scale_stride: Value,
-    count: Value,
-    GROUPS: constexpr,
-    TERMS: constexpr,
-    ROWS: constexpr,
-    SKIP_ZERO: constexpr,
+    z0: Value, v: Value, scales: Value, entry: Value, out: Value, tokens: Value, vocabulary: Value, row_stride: Value,
+    scale_stride: Value, count: Value, GROUPS: constexpr, TERMS: constexpr, ROWS: constexpr, SKIP_ZERO: constexpr,
     LANES: constexpr,
-) -> None:
+) -> None:  # fmt: skip
     """One token at GROUPS of its `count` scales. P_{i+ROWS·j} = Σ (w uⁱ)(u^ROWS)ʲ shares its products."""
     programs = tl.cdiv(count, GROUPS)
     token = tl.program_id(0) // programs

@@ -52,7 +52,7 @@ def reduced(z0: Tensor, z1: Tensor, targets: Tensor, scales=None, places=None, o
     plan, tokens = Plan.of(query), z0.shape[0]
     out = torch.full((plan.slots, 1, tokens), torch.nan, dtype=torch.float64, device=z0.device)
     plan.reduce(torch.stack([z0, z1]).clamp(min=LOWEST), targets, out, slice(0, tokens))
-    return plan.answer(query, out[:, 0])
+    return Survey.of(query, plan.answer(query, out[:, 0]))
 
 
 def exact(z0: Tensor, z1: Tensor, targets: Tensor, order: int = 2) -> Survey:
