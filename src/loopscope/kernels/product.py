@@ -52,7 +52,7 @@ class Tile(NamedTuple):
     part: int
 
 
-WIDE = Tile(128, 256, 64, 8, 3, 8, 1024)
+WIDE = Tile(128, 256, 64, 8, 3, 16, 512)
 """For many rows and outputs."""
 NARROW = Tile(64, 128, 64, 4, 3, 16, 64)
 """For two terms, and for fewer rows: every block is rounded."""

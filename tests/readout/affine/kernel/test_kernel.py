@@ -8,6 +8,7 @@ import pytest
 import rows
 import torch
 
+from geometry import by_name
 from loopscope.readout import affine_path, affine_path_from_states
 from loopscope.readout.affine.path import surveys
 
@@ -77,7 +78,7 @@ def test_updates_that_follow_one_another_are_those_one_by_one(states):
     ]
     for together, path in zip(surveys(paths, 5, (0.0, 1.0), 2), paths, strict=True):
         alone = path.survey(5, (0.0, 1.0), 2)
-        found, expected = rows.quantities(together), rows.quantities(alone)
+        found, expected = by_name(together), by_name(alone)
         for name in found:  # NumPy multiplies matrices of other shapes in another order
             torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-6)
 
