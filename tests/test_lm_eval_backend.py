@@ -270,35 +270,27 @@ def test_the_entry_point_names_the_class() -> None:
     assert lm_eval.api.registry.get_model("loopscope") is LoopscopeLM
 
 
-@pytest.fixture
-def harness(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """`loopscope lm-eval` from the repository's root: the exit code and the last line on stderr.
+EXAMPLE = ["--tasks", "examples/lm_eval/next_number.yaml"]
 
-    The harness's own tasks, thousands of files that every call reads, are left out: the task is a file.
-    """
+
+def test_command_line_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the repository's root: the example task, two documents of it."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("lm_eval.tasks._index.TaskIndex.build", lambda *_, **__: {})
-
-    def call(*words: str) -> tuple[int, str]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            code = exit_code(["lm-eval", *words, "--tasks", "examples/lm_eval/next_number.yaml"])
-        return code, capsys.readouterr().err.splitlines()[-1]
-
-    return call
-
-
-def test_command_line_of_the_readme(harness: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
-    """The example task, two documents of it."""
-    given = ["--model_args", "pretrained=toy-ouro,depth=4,dtype=float32", "--limit", "2"]
-    assert harness(*given, "--output_path", str(tmp_path))[0] == 0
+    words = ["lm-eval", "--model_args", "pretrained=toy-ouro,depth=4,dtype=float32", *EXAMPLE, "--limit", "2"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert exit_code([*words, "--output_path", str(tmp_path)]) == 0
     (results,) = tmp_path.rglob("results_*.json")
     found = json.loads(results.read_text())
     assert found["results"]["next_number"]["acc,none"] == 1.0
     assert (found["config"]["model"], found["config"]["depth"], found["config"]["scale"]) == ("loopscope", 4, 1.0)
 
 
-def test_command_line_says_what_is_wrong_in_one_line(harness: Callable[..., tuple[int, str]]) -> None:
-    code, said = harness("--model_args", "pretrained=toy-ouro,depth=-1")
-    assert code == 2
-    assert said.startswith("loopscope: --depth -1.0 is not a whole number")
+def test_command_line_says_what_is_wrong_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert exit_code(["lm-eval", "--model_args", "pretrained=toy-ouro,depth=-1", *EXAMPLE]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("loopscope: --depth -1.0 is not a whole number")

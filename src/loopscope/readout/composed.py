@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import torch
@@ -122,33 +122,19 @@ def _derivative(power: int, scale: Fraction, order: int) -> Fraction:
     return factor * scale ** (power - order) if factor else Fraction(0)
 
 
-class _ManyExamples(UtilityPath):
-    """A path that always keeps its example axis."""
-
-    max_order = 4
-
-    @property
-    def single(self) -> bool:
-        """Never: the example axis stays."""
-        return False
-
-
-class JoinedPath(_ManyExamples):
+class JoinedPath(UtilityPath):
     """The examples of several nonlinear paths, one after the other: groups of sequences whose logits fit."""
 
     def __init__(self, paths: Sequence[NonlinearPath]) -> None:
-        self._paths = tuple(paths)
-
-    @property
-    def examples(self) -> int:
-        """Those of all paths."""
-        return sum(path.examples for path in self._paths)
+        self._paths, self.examples = tuple(paths), sum(path.examples for path in paths)
 
     def per_token(self) -> JoinedPath:
         """The same paths with every reference token as one example."""
         return JoinedPath([path.per_token() for path in self._paths])
 
-    def _initial(self) -> Tensor:
+    @cached_property
+    def initial_N(self) -> Tensor:  # noqa: N802 - its shape
+        """U(H) of each example, float64."""
         return torch.cat([path.initial_N for path in self._paths])
 
     def at_scales(self, scales: list[float], order: int) -> Tensor:
@@ -165,23 +151,15 @@ class JoinedPath(_ManyExamples):
         return torch.cat([path.at_own(share, order) for path, share in zip(self._paths, shares, strict=True)], 1)
 
 
-class RememberedPath(_ManyExamples):
+class RememberedPath(UtilityPath):
     """Another path whose values at common scales are evaluated once, with the highest order requested first.
 
     `know` adds what is known beforehand.
     """
 
     def __init__(self, path: UtilityPath, initial_N: Tensor) -> None:
-        self._path, self._given_N = path, initial_N
+        self._path, self.initial_N, self.examples = path, initial_N, len(initial_N)
         self._known: dict[float, Tensor] = {}
-
-    @property
-    def examples(self) -> int:
-        """Those of the path itself."""
-        return int(self._given_N.shape[0])
-
-    def _initial(self) -> Tensor:
-        return self._given_N
 
     def know(self, scales: Sequence[float], stack: Tensor) -> None:
         """Derivatives 0, 1, … at some scales, [order+1, N, K]; those of higher order replace others."""
@@ -201,7 +179,7 @@ class RememberedPath(_ManyExamples):
         return self._path.at_own(scales_N, order)
 
 
-class InterpolatedPath(_ManyExamples):
+class InterpolatedPath(UtilityPath):
     """Another path whose φ at per-example scales is interpolated, except for some examples.
 
     Args:
@@ -214,14 +192,7 @@ class InterpolatedPath(_ManyExamples):
         self, path: UtilityPath, own: Callable[[Tensor], Tensor], evaluated: tuple[Tensor, UtilityPath] | None
     ) -> None:
         self._path, self._own, self._evaluated = path, own, evaluated
-
-    @property
-    def examples(self) -> int:
-        """Those of the path itself."""
-        return self._path.examples
-
-    def _initial(self) -> Tensor:
-        return self._path.initial_N
+        self.initial_N, self.examples = path.initial_N, path.examples
 
     def at_scales(self, scales: list[float], order: int) -> Tensor:
         """Derivatives 0..order at the scales, evaluated."""
@@ -238,7 +209,7 @@ class InterpolatedPath(_ManyExamples):
         return found_N.unsqueeze(0)
 
 
-class MeanPath(_ManyExamples):
+class MeanPath(UtilityPath):
     """φ of every sequence: the mean of its tokens' paths, with U(H) as the readout of the state gave it.
 
     Args:
@@ -258,15 +229,7 @@ class MeanPath(_ManyExamples):
         sequences: UtilityPath | None = None,
     ) -> None:
         self._tokens, self._average, self._sequence_N = tokens, mean, sequence_N
-        self._given_R, self._sequences = initial_R, sequences
-
-    @property
-    def examples(self) -> int:
-        """One per sequence."""
-        return int(self._given_R.shape[0])
-
-    def _initial(self) -> Tensor:
-        return self._given_R
+        self._sequences, self.initial_N, self.examples = sequences, initial_R, len(initial_R)
 
     def at_scales(self, scales: list[float], order: int) -> Tensor:
         """Derivatives 0..order at the scales."""

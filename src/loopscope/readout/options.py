@@ -9,16 +9,17 @@ Shapes: N scored sequences (options of all questions), G questions, O options of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout.affine.reference import gain_at, log_probability_at_start
 from loopscope.readout.checks import as_groups, as_index, as_integers
 from loopscope.readout.general.token_derivatives import log_softmax_derivatives
 from loopscope.readout.path import UtilityPath
+from loopscope.readout.softmax import Softmax, SoftmaxChange, log_probability
 
 
 @dataclass(frozen=True)
@@ -69,23 +70,14 @@ class OptionPath(UtilityPath):
     """φ of the joint option utility, one example per question; made by `option_path`."""
 
     def __init__(self, path: UtilityPath, groups: OptionGroups, *, single: bool = False) -> None:
-        self._path, self._questions, self._single = path, groups, single
-        self.max_order = path.max_order
+        self._path, self._questions = path, groups
+        self.max_order, self.examples, self.single = path.max_order, int(groups.member.shape[0]), single
         self._scores = path.initial_N.double()
 
-    @property
-    def examples(self) -> int:
-        """How many questions there are."""
-        return int(self._questions.member.shape[0])
-
-    @property
-    def single(self) -> bool:
-        """Whether results drop the question axis."""
-        return self._single
-
-    def _initial(self) -> Tensor:
-        scores_GO = self._questions.gathered(self._scores, -torch.inf)
-        return log_probability_at_start(scores_GO, self._questions.target)
+    @cached_property
+    def initial_N(self) -> Tensor:  # noqa: N802 - its shape
+        """U(H) of each question, float64."""
+        return log_probability(self._questions.gathered(self._scores, -torch.inf), self._questions.target)
 
     def at_scales(self, scales: list[float], order: int) -> Tensor:
         """Derivatives 0..order at the scales."""
@@ -97,13 +89,14 @@ class OptionPath(UtilityPath):
 
     def _joint(self, options: Tensor) -> Tensor:
         """From the options' derivatives at some scales [order+1, K, N] to the questions' [order+1, K, G]."""
-        scales, groups = options.shape[1], self.examples
+        scales = options.shape[1]
         start = self._questions.gathered(self._scores, -torch.inf).repeat(scales, 1)
         target = self._questions.target.repeat(scales)
         gains, *slopes = self._questions.gathered(options, 0.0).flatten(1, 2)
-        gain = gain_at(start, gains, target, 1.0)
-        joint = torch.stack([gain, *log_softmax_derivatives(start + gains, slopes, target.unsqueeze(1))])
-        return joint.reshape(-1, scales, groups)
+        end = Softmax.on_path(start, gains, 1.0)
+        gain = SoftmaxChange(Softmax(start), end, gains).gain(target)
+        joint = torch.stack([gain, *log_softmax_derivatives(end, slopes, target)])
+        return joint.reshape(-1, scales, self.examples)
 
 
 def option_path(path: UtilityPath, question: Any = None, correct: Any = 0) -> OptionPath:

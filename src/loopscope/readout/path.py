@@ -133,19 +133,21 @@ class UtilityPath(ABC):
     All results are float64 tensors on the readout's device. With a token-to-example index they carry a
     leading example axis; without one, and for a single scale, that axis is absent. Scales lie in [0, 1],
     the segment from H to H⁺; `extrapolate=True` admits others.
+
+    Attributes:
+        max_order: the highest derivative.
+        examples: how many examples this path holds.
+        single: whether results drop the example axis.
     """
 
-    max_order: int
+    max_order = 4
+    examples: int
+    single = False
 
-    @property
-    @abstractmethod
-    def examples(self) -> int:
-        """How many examples this path holds."""
-
-    @property
-    @abstractmethod
-    def single(self) -> bool:
-        """Whether results drop the example axis."""
+    @cached_property
+    def initial_N(self) -> Tensor:  # noqa: N802 - its shape
+        """U(H) of each example, float64 [N]: `initial_utility` with the example axis kept."""
+        raise NotImplementedError  # a path has it from the beginning, or says here how it follows
 
     @abstractmethod
     def at_scales(self, scales: list[float], order: int) -> Tensor:
@@ -160,10 +162,6 @@ class UtilityPath(ABC):
 
         Unlike `at` it checks nothing and always keeps the example axis.
         """
-
-    @abstractmethod
-    def _initial(self) -> Tensor:
-        """U(H) of each example: float64 [N]."""
 
     def __repr__(self) -> str:
         several = "1 example" if self.examples == 1 else f"{self.examples} examples"
@@ -220,15 +218,10 @@ class UtilityPath(ABC):
     def _full(self) -> Tensor:
         return self.at_scales([1.0], 0)[0, :, 0]
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """Where results are."""
         return self.initial_N.device
-
-    @cached_property
-    def initial_N(self) -> Tensor:  # noqa: N802 - its shape
-        """U(H) of each example, float64 [N]: `initial_utility` with the example axis kept."""
-        return self._initial()
 
     def _drop(self, per_example: Tensor) -> Tensor:
         return per_example[0] if self.single else per_example

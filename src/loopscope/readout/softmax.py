@@ -1,10 +1,15 @@
 """Softmaxes of logits and how two of them differ: log probabilities, entropy, likeliest tokens, rank and divergences.
 
-    p = softmax(z),   q = softmax(z⁺),   v = z⁺ − z,   δ = log q − log p = v − (log Σ exp z⁺ − log Σ exp z)
+Every softmax is seen from its likeliest entry d: with w = exp(z − z_d), log Σ exp z = z_d + log1p(Σ_{a≠d} w_a), which
+keeps the digits of a peaked one. From p = softmax(z) to q = softmax(z⁺), with v = z⁺ − z and δ = log q − log p,
 
-    KL(p‖q) = Σ p (e^δ − 1 − δ)        KL(q‖p) = Σ p (δ e^δ − (e^δ − 1))        H(q) − H(p) = −Σ (q − p) log p − KL(q‖p)
+    KL(p‖q) = Σ p (e^δ − 1 − δ)            KL(q‖p) = Σ p (δ (e^δ − 1) − (e^δ − 1 − δ))
+    H(q) − H(p) = −Σ (q − p) log p − KL(q‖p)
 
 All terms of both divergences are non-negative because Σ p = Σ q = 1, so they keep their digits where p and q are close.
+δ is v less the growth of log Σ exp z, corrected by log Σ p e^δ, which is 0; the entry of a token is its gain φ. Where
+|δ| > 1, δ is the difference of both log probabilities, which do not depend on how large v is.
+
 Entries over the vocabulary are in the arithmetic of the logits, sums over them in float64. Quantities are computed when
 they are first read, and nothing waits for the device.
 
@@ -13,6 +18,7 @@ Shapes: n rows, V vocabulary entries, K candidates.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,8 +27,9 @@ from torch import Tensor
 
 MIN_P = 0.1
 """Probabilities below this share of the largest are set to 1/V in `SoftmaxChange.min_p_divergence`."""
-_NEAR = 0.5
-"""|δ| below which q − p is taken as p (e^δ − 1)."""
+_SMALL = 0.1
+_TERMS = {torch.float64: 10}
+"""Of the series of (e^δ − 1 − δ)/δ² for |δ| ≤ `_SMALL`: the first neglected one is below the rounding of the first."""
 _BLOCK = 64
 """Neighbouring vocabulary entries that `likeliest` first compares by their largest."""
 
@@ -81,6 +88,15 @@ class Softmax:
         # −∞ marks an entry without probability: finite, it has none either and gives no NaN.
         self.z_nV = z_nV.clamp(min=torch.finfo(z_nV.dtype).min / 4)
 
+    @classmethod
+    def on_path(cls, z0_nV: Tensor, v_nV: Tensor, alpha: float | Tensor) -> Softmax:
+        """Softmax(z + αv), with both differences to the likeliest entry taken before they are added."""
+        start = cls(z0_nV).z_nV
+        found = cls(start + alpha * v_nV)
+        d_n1 = found.top_id_n.unsqueeze(1)
+        found.below = (start - start.gather(1, d_n1)) + alpha * (v_nV - v_nV.gather(1, d_n1))
+        return found
+
     @cached_property
     def _largest(self) -> tuple[Tensor, Tensor]:
         return self.z_nV.max(1)
@@ -111,14 +127,26 @@ class Softmax:
         return self.below.exp()
 
     @cached_property
+    def _others_n(self) -> Tensor:
+        d_n1 = self.top_id_n.unsqueeze(1)
+        sums_n = _sum(self.weights.scatter_(1, d_n1, 0.0))
+        self.weights.scatter_(1, d_n1, 1.0)
+        return sums_n
+
+    @property
     def total_n(self) -> Tensor:
         """The sum of the weights."""
-        return _sum(self.weights)
+        return 1.0 + self._others_n
+
+    @property
+    def log_total_n(self) -> Tensor:
+        """Its logarithm."""
+        return self._others_n.log1p()
 
     @cached_property
-    def log_sum_n(self) -> Tensor:
-        """Log Σ exp z."""
-        return self.top_n.double() + self.total_n.log()
+    def p(self) -> Tensor:
+        """Probabilities, [n, V]."""
+        return self.weights / self.total_n.unsqueeze(1).to(self.weights.dtype)
 
     def probability(self, logits_nK: Tensor) -> Tensor:
         """The probability of entries with these logits, [n, K]."""
@@ -126,7 +154,7 @@ class Softmax:
 
     def log_probability(self, ids_n: Tensor) -> Tensor:
         """Log p of one entry of every row."""
-        return self.logit(ids_n).double() - self.log_sum_n
+        return (self.logit(ids_n).double() - self.top_n.double()) - self.log_total_n
 
     def logit(self, ids_n: Tensor) -> Tensor:
         """The logit of one entry of every row."""
@@ -139,7 +167,7 @@ class Softmax:
     @cached_property
     def entropy_n(self) -> Tensor:
         """−Σ p log p."""
-        return self.total_n.log() - _sum(self.weights * self.below) / self.total_n
+        return self.log_total_n - _sum(self.weights * self.below) / self.total_n
 
     @cached_property
     def top_two(self) -> Candidates:
@@ -172,46 +200,58 @@ class SoftmaxChange:
     (0.433781, 0.0, 1.0)
     """
 
-    def __init__(self, before: Softmax, after: Softmax) -> None:
+    def __init__(self, before: Softmax, after: Softmax, v_nV: Tensor | None = None) -> None:
         self.before, self.after = before, after
-
-    @cached_property
-    def _v(self) -> Tensor:
-        return self.after.z_nV - self.before.z_nV
+        self._v = after.z_nV - before.z_nV if v_nV is None else v_nV
 
     @cached_property
     def _delta(self) -> Tensor:
-        shift_n = self.after.log_sum_n - self.before.log_sum_n
-        return self._v - shift_n.unsqueeze(1).to(self._v.dtype)
+        p, q, dtype = self.before, self.after, self._v.dtype
+        u_nV = self._v - self._v.gather(1, p.top_id_n.unsqueeze(1))
+        moved_n = (p.below + u_nV).gather(1, q.top_id_n.unsqueeze(1))[:, 0].double()
+        near_nV = u_nV - (moved_n + q.log_total_n - p.log_total_n).unsqueeze(1).to(dtype)
+        near_nV -= _sum(self._added(near_nV)).log1p().unsqueeze(1).to(dtype)
+        log_p_nV, log_q_nV = (x.below - x.log_total_n.unsqueeze(1).to(dtype) for x in (p, q))
+        return torch.where(near_nV.abs() <= 1.0, near_nV, log_q_nV - log_p_nV)
 
-    @cached_property
-    def _p(self) -> Tensor:
-        return self.before.weights / self.before.total_n.unsqueeze(1).to(self._v.dtype)
-
-    @cached_property
-    def _added(self) -> Tensor:
+    def _added(self, delta_nV: Tensor) -> Tensor:
         """The difference q − p, [n, V], from δ where that is small."""
-        p_nV, delta_nV = self._p, self._delta
-        q_nV = self.after.weights / self.after.total_n.unsqueeze(1).to(p_nV.dtype)
-        return torch.where(delta_nV.abs() < _NEAR, p_nV * torch.expm1(delta_nV), q_nV - p_nV)
+        p, q = self.before.p, self.after.p
+        return torch.where(delta_nV.abs() <= 1.0, p * torch.expm1(delta_nV.clamp(max=1.0)), q - p)
+
+    @cached_property
+    def _difference(self) -> Tensor:
+        return self._added(self._delta)
+
+    @cached_property
+    def _rest(self) -> Tensor:
+        """The terms of KL(p‖q), p (e^δ − 1 − δ)."""
+        p, delta = self.before.p, self._delta
+        return torch.where(delta.abs() <= 1.0, p * _excess(delta.clamp(-1.0, 1.0)), self._difference - p * delta)
+
+    def gain(self, ids_n: Tensor) -> Tensor:
+        """By how much the log probability of one entry of every row grows: its δ."""
+        return self._delta.gather(1, ids_n.unsqueeze(1))[:, 0].double()
 
     @cached_property
     def divergence_n(self) -> Tensor:
         """KL(p‖q)."""
-        return _sum(self._added - self._p * self._delta).clamp(min=0.0)
+        return _sum(self._rest).clamp(min=0.0)
 
     @cached_property
     def reverse_divergence_n(self) -> Tensor:
         """KL(q‖p)."""
-        return _sum((self._p + self._added) * self._delta - self._added).clamp(min=0.0)
+        delta, added = self._delta, self._difference
+        terms_nV = torch.where(delta.abs() <= 1.0, added * delta - self._rest, self.after.p * delta - added)
+        return _sum(terms_nV).clamp(min=0.0)
 
     @cached_property
     def entropy_n(self) -> Tensor:
-        """H(q) − H(p)."""
-        # Less the mean of log p, which is the same because Σ (q − p) = 0, but not after rounding.
-        mean_n = _sum(self._p * self.before.below)
-        moved_n = _sum(self._added * self.before.below) - mean_n * _sum(self._added)
-        return -moved_n - self.reverse_divergence_n
+        """H(q) − H(p): their plain difference where both are smaller than what the formula adds up."""
+        initial_n, final_n = self.before.entropy_n, self.after.entropy_n
+        moved_nV = self._difference * self.before.below
+        smaller_n = initial_n + final_n < _sum(moved_nV.abs()) + self.reverse_divergence_n
+        return torch.where(smaller_n, final_n - initial_n, -_sum(moved_nV) - self.reverse_divergence_n)
 
     @cached_property
     def min_p_divergence_n(self) -> Tensor:
@@ -236,3 +276,13 @@ class SoftmaxChange:
 def _sum(values_nV: Tensor) -> Tensor:
     """Σ over the vocabulary, float64 [n]."""
     return values_nV.sum(1, dtype=torch.float64)
+
+
+def _excess(delta: Tensor) -> Tensor:
+    """The function e^δ − 1 − δ for |δ| ≤ 1: δ² (1/2! + δ/3! + …) where a difference would lose digits."""
+    terms = _TERMS.get(delta.dtype, 5)
+    series = torch.full_like(delta, 1.0 / math.factorial(terms + 1))
+    for k in range(terms, 1, -1):
+        series.mul_(delta).add_(1.0 / math.factorial(k))
+    series.mul_(delta).mul_(delta)
+    return torch.where(delta.abs() <= _SMALL, series, torch.expm1(delta).sub_(delta))

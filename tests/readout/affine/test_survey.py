@@ -25,20 +25,15 @@ def test_a_survey_is_the_questions_asked_one_by_one(path):
     torch.testing.assert_close(found.gains, path.value(found.alpha.tolist()), rtol=1e-11, atol=1e-13)
     torch.testing.assert_close(found.derivatives, path.derivatives(list(CURVATURE), 3).stack, rtol=1e-11, atol=1e-13)
     torch.testing.assert_close(found.initial, path.initial_utility, rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(found.distributions.stacked(), path.distributions.stacked(), rtol=1e-11, atol=1e-13)
-
-
-def test_the_spread_of_an_example_is_its_tokens_largest(path):
-    found = path.survey()
-    per_token = path.per_token().survey().spread
-    assert found.spread.tolist() == [per_token[:3].max(), per_token[3:5].max(), per_token[5:].max()]
+    torch.testing.assert_close(
+        torch.stack(found.distributions), torch.stack(path.distributions), rtol=1e-11, atol=1e-13
+    )
 
 
 def test_a_single_example_has_no_example_axis():
     found = affine_path(torch.zeros(2, 3), torch.eye(2, 3), [0, 1]).survey(5, [0.0, 1.0])
     assert found.gains.shape == (5,)
     assert found.derivatives.shape == (3, 2)
-    assert found.spread.shape == ()
 
 
 def test_derivatives_are_on_a_grid_with_two_ends(path):

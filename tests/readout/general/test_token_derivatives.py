@@ -12,6 +12,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.readout import nonlinear_path
 from loopscope.readout.general import token_derivatives as module
 from loopscope.readout.general.token_derivatives import log_softmax_derivatives, token_derivatives
+from loopscope.readout.softmax import Softmax
 
 
 def _exact(coefficients, target, order):
@@ -33,15 +34,15 @@ def test_derivatives_agree_with_mpmath(peak, target):
     coefficients[0, 0] += peak
     factorials = torch.tensor([1.0, 1.0, 2.0, 6.0, 24.0], dtype=torch.float64)
     derivatives = coefficients * factorials.unsqueeze(1)
-    found = log_softmax_derivatives(derivatives[0], list(derivatives[1:]), torch.tensor([target]))
+    found = log_softmax_derivatives(Softmax(derivatives[0, None]), list(derivatives[1:, None]), torch.tensor([target]))
     expected = _exact(coefficients.tolist(), target, 4)
     for mine, theirs in zip(found, expected, strict=True):
         assert float(mine) == pytest.approx(float(theirs), rel=1e-12, abs=0.0)
 
 
 def test_a_common_drift_of_all_scores_costs_no_digits():
-    scores = torch.tensor([0.5, -0.25, 1.0], dtype=torch.float64)
-    moving = [torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64), torch.tensor([0.5, 0.0, 1.5], dtype=torch.float64)]
+    scores = Softmax(torch.tensor([[0.5, -0.25, 1.0]], dtype=torch.float64))
+    moving = list(torch.tensor([[[1.0, 2.0, -1.0]], [[0.5, 0.0, 1.5]]], dtype=torch.float64))
     still = log_softmax_derivatives(scores, moving, torch.tensor([0]))
     adrift = log_softmax_derivatives(scores, [m + 2.0**40 for m in moving], torch.tensor([0]))
     for a, b in zip(still, adrift, strict=True):

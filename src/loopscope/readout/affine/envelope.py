@@ -37,17 +37,21 @@ normal number float64 has no relative accuracy; upper bounds that are not zero a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from loopscope.readout.affine.sources import blocks
 from loopscope.readout.path import Derivatives
 
 _ALLOWANCE = 1e-11
-_SMALLEST = torch.finfo(torch.float64).tiny
-_EXPONENT_CAP = 600.0  # beyond it a bound is useless anyway; exp stays finite
+_TINY = torch.finfo(torch.float64).tiny
+_THIRD_CAP = 0.0962250448649377
+"""Just above 1/(6√3), the largest third central moment of a distribution on an interval of length 1."""
+_CELL_TOKENS = 1 << 20  # tokens times cells at a time
 
 
 @dataclass(frozen=True)
@@ -90,81 +94,147 @@ class Envelope:
         """|φ'''| ≤ M on all of [0, 1] (Assumption curvature-variation)."""
         return self.third.amax(-1)
 
+    def single(self) -> Envelope:
+        """The first example's, without the example axis."""
+        rest = (self.curvature_upper, self.curvature_lower, self.third, self.range_moments)
+        return Envelope(Derivatives(self.nodes, self.derivatives.stack[:, 0]), *(each[0] for each in rest))
 
-class CellBounds(NamedTuple):
-    """Bounds on each cell, per token [t, cells] or averaged over tokens [N, cells]; left and right are θ = 0 and 1."""
 
-    upper_left: Tensor
-    upper_right: Tensor
-    lower_left: Tensor
-    lower_right: Tensor
-    fourth_cumulant_high: Tensor
-    fourth_cumulant_low: Tensor
-    third_cumulant_cap: Tensor
+class Moments(NamedTuple):
+    """What the softmax of each token is at K scales, [t, K] each: tensors, or intervals that hold the exact numbers.
+
+    Attributes:
+        log_p: log probability of the reference label, but for a constant.
+        mean: E v − v_y = −φ'.
+        variance: Var v = −φ''.
+        third: the third cumulant, −φ'''.
+        fourth: the fourth central moment.
+    """
+
+    log_p: Any
+    mean: Any
+    variance: Any
+    third: Any
+    fourth: Any
+
+
+class Cells(NamedTuple):
+    """Bounds on each cell, averaged over the tokens of each example, [N, L] each: of −φ'' and of |φ'''|.
+
+    `third_scale` is the mean of √(sup V · sup μ₄), the natural size of |φ'''|.
+    """
+
+    curvature_low: Tensor
+    curvature_high: Tensor
+    third: Tensor
     third_scale: Tensor
 
 
-def cell_bounds(derivatives: Tensor, spread_t: Tensor, width: float) -> CellBounds:
-    """Each token's bounds on each cell, from its derivatives 0..4 at the nodes [5, t, cells+1]."""
-    phi, first, second, third, fourth = derivatives
-    phi_l, phi_r = phi[:, :-1], phi[:, 1:]
-    slope_l, slope_r = first[:, :-1], first[:, 1:]
-    V = -second
-    V_l, V_r = V[:, :-1], V[:, 1:]
-    k3_l, k3_r = -third[:, :-1], -third[:, 1:]
-    mu4 = -fourth + 3.0 * V**2
-    mu4_l, mu4_r = mu4[:, :-1], mu4[:, 1:]
-    h, R = width, spread_t.unsqueeze(1)
+def cell_bounds(nodes: Moments, spread_t: Tensor, h: float, average: Callable[[Any], Any], exact: Any) -> Cells:
+    """From the moments of each token at the ends of the cells, [t, L + 1].
 
-    # log Z(α) − αv_y = −φ(α) + const and m(α) − v_y = −φ'(α)
-    a = (phi_l - phi_r + h * slope_l).clamp(min=0.0)
-    b = (phi_r - phi_l - h * slope_r).clamp(min=0.0)
-    e = 0.5 * (slope_l - slope_r).clamp(min=0.0)
-    grow_a, grow_b = torch.exp(a.clamp(max=_EXPONENT_CAP)), torch.exp(b.clamp(max=_EXPONENT_CAP))
+    Args:
+        nodes: the moments; where they are intervals, of each bound the end that keeps it true is taken.
+        spread_t: at least R.
+        h: the width of a cell.
+        average: takes numbers of each token [t, L] to means over each example's tokens, [N, L].
+        exact: makes a number of a tensor: an interval, or the tensor itself.
+    """
 
-    B_l, B_r = V_l + e**2, V_r + e**2
-    cap = (0.25 * R**2).expand_as(B_l)
-    upper = choose_smallest([(B_l, B_r * grow_a), (B_l * grow_b, B_r), (cap, cap)])
-    from_left = (V_l, B_l * (1.0 - a) + h * (k3_l - 2.0 * e * V_l) - e**2)
-    from_right = (B_r * (1.0 - b) - h * (k3_r + 2.0 * e * V_r) - e**2, V_r)
-    zero = torch.zeros_like(V_l)
-    lower = choose_largest([from_left, from_right, (zero, zero)])
+    def upper_mean(tensor: Tensor) -> Any:
+        return high(average(exact(tensor)))
 
-    sup_V = torch.maximum(*upper)
-    inf_V = torch.minimum(*lower).clamp(min=0.0)
-    M4_l = (mu4_l - 4.0 * e * k3_l + 6.0 * e**2 * V_l + e**4).clamp(min=0.0)
-    M4_r = (mu4_r + 4.0 * e * k3_r + 6.0 * e**2 * V_r + e**4).clamp(min=0.0)
-    sup_M4 = torch.minimum(torch.maximum(M4_l, M4_r * grow_a), torch.maximum(M4_l * grow_b, M4_r))
-    sup_mu4 = torch.minimum((sup_M4**0.25 + e) ** 4, R**4 / 12.0)
-    third_scale = torch.sqrt(sup_V) * torch.sqrt(sup_mu4)  # each by itself: their product may underflow
-    third_cap = torch.minimum(third_scale, R**3 / (6.0 * 3.0**0.5))
-    return CellBounds(*upper, *lower, sup_mu4 - 3.0 * inf_V**2, -2.0 * sup_V**2, third_cap, third_scale)
+    def grown(tensor: Tensor, factor: Tensor) -> Tensor:
+        return torch.where(tensor == 0.0, 0.0, high(exact(tensor) * exact(factor)))
+
+    left, right = (Moments(*(values[:, part] for values in nodes)) for part in (slice(None, -1), slice(1, None)))
+    rise = (right.mean - left.mean).clamp(min=0.0)
+    e, together = rise * 0.5, high(rise * h)
+    a = capped(left.log_p - right.log_p - left.mean * h, together)
+    b = capped(right.log_p - left.log_p + right.mean * h, together)
+    grow_a, grow_b = (high(exact(high(each)).exp()) for each in (a, b))
+
+    e2, R = e.square(), exact(spread_t.unsqueeze(1).expand_as(together))
+    B_l, B_r = left.variance + e2, right.variance + e2
+    popoviciu = high(R.square() * 0.25)
+    upper = choose_smallest(
+        [
+            (high(B_l), grown(high(B_r), grow_a)),
+            (grown(high(B_l), grow_b), high(B_r)),
+            (popoviciu, popoviciu),
+        ]
+    )
+    from_left = B_l * (1.0 - a) + (left.third - (e * left.variance) * 2.0) * h - e2
+    from_right = B_r * (1.0 - b) - (right.third + (e * right.variance) * 2.0) * h - e2
+    zero = torch.zeros_like(together)
+    lower = choose_largest([(low(left.variance), low(from_left)), (low(from_right), low(right.variance)), (zero, zero)])
+
+    sup_V, inf_V = torch.maximum(*upper), torch.minimum(*lower).clamp(min=0.0)
+    M4_l = left.fourth - (e * left.third) * 4.0 + (e2 * left.variance) * 6.0 + e2.square()
+    M4_r = right.fourth + (e * right.third) * 4.0 + (e2 * right.variance) * 6.0 + e2.square()
+    high_l, high_r = high(M4_l).clamp(min=0.0), high(M4_r).clamp(min=0.0)
+    sup_M4 = torch.minimum(torch.maximum(high_l, grown(high_r, grow_a)), torch.maximum(grown(high_l, grow_b), high_r))
+    by_minkowski = high((exact(sup_M4).sqrt().sqrt() + e).square().square())
+    sup_mu4 = torch.minimum(by_minkowski, high(R.square().square() / 12.0))
+    third_scale = high(exact(sup_V).sqrt() * exact(sup_mu4).sqrt())  # each by itself: their product may underflow
+    third_cap = torch.minimum(third_scale, high(R.square() * R * _THIRD_CAP))
+    rise_t, fall_t = high(exact(sup_V).square() * 2.0), -high(exact(sup_mu4) - exact(inf_V).square() * 3.0)
+
+    ends = [-average(left.third), -average(right.third)]
+    third = _third(ends[0], ends[1], upper_mean(rise_t), -upper_mean(-fall_t), h, exact)
+    return Cells(
+        torch.minimum(*(low(average(exact(end))) for end in lower)).clamp(min=0.0),
+        torch.maximum(*map(upper_mean, upper)).clamp(min=0.0),
+        torch.minimum(third, upper_mean(third_cap)),
+        upper_mean(third_scale),
+    )
 
 
-def envelope_from_bounds(
-    derivatives: Derivatives, cells: CellBounds, range_moments: Tensor, *, single: bool
+def high(number: Any) -> Any:
+    """The upper end of an interval, a tensor itself."""
+    return getattr(number, "high", number)
+
+
+def low(number: Any) -> Any:
+    """The lower end of an interval, a tensor itself."""
+    return getattr(number, "low", number)
+
+
+def capped(found: Any, together: Tensor) -> Any:
+    """One of two non-negative divergences, from its definition and from the sum of both."""
+    return found.clamp(min=0.0).minimum(together)
+
+
+def _third(left: Any, right: Any, rise: Tensor, fall: Tensor, h: float, exact: Any) -> Tensor:
+    """The largest |φ'''| on each cell, from φ''' at its ends and fall ≤ φ'''' ≤ rise on it."""
+    opening = (rise - fall).clamp(min=_TINY)
+
+    def highest(f_l: Tensor, f_r: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        # For any x no value left of it exceeds f_l + up · x, and none right of it f_r − down (h − x).
+        x = torch.nan_to_num((f_r - f_l - down * h) / opening).clamp(0.0, h)
+        from_left, from_right = exact(f_l) + exact(up.clamp(min=0.0)) * x, exact(f_r) - exact(down) * (h - exact(x))
+        return torch.stack([f_l, f_r, high(from_left), high(from_right)]).amax(0)
+
+    above = highest(high(left), high(right), rise, fall)
+    below = highest(-low(left), -low(right), -fall, -rise)
+    found = torch.maximum(above, below).clamp(min=0.0)
+    return found.nan_to_num(torch.inf, torch.inf)
+
+
+def envelope(
+    nodes: Tensor, of_tokens: Tensor, of_examples: Tensor, spread_T: Tensor, average: Callable[[Tensor], Tensor]
 ) -> Envelope:
-    """The envelope of each example, from its derivatives at the nodes [N, cells+1] and its averaged cell bounds."""
-    width = float(derivatives.alpha[1] - derivatives.alpha[0])
-    third = derivatives.third
-    f_l, f_r = third[:, :-1], third[:, 1:]
-    rise, fall = -cells.fourth_cumulant_low, -cells.fourth_cumulant_high
-    opening = rise - fall
-    safe = opening.clamp(min=torch.finfo(torch.float64).tiny)
-    x_high = ((f_r - f_l - fall * width) / safe).clamp(0.0, width)
-    x_low = ((f_l - f_r + rise * width) / safe).clamp(0.0, width)
-    highest = torch.maximum(torch.maximum(f_l, f_r), f_l + rise * x_high)
-    lowest = torch.minimum(torch.minimum(f_l, f_r), f_l + fall * x_low)
-    bound = torch.minimum(torch.maximum(highest, -lowest), cells.third_cumulant_cap)
-    bound = bound + _ALLOWANCE * cells.third_scale
-    bound = torch.where(bound > 0, bound + _SMALLEST, bound)
-    upper = torch.maximum(cells.upper_left, cells.upper_right) * (1.0 + _ALLOWANCE)
-    upper = torch.where(upper > 0, upper + _SMALLEST, upper)
-    lower = torch.minimum(cells.lower_left, cells.lower_right).clamp(min=0.0) * (1.0 - _ALLOWANCE)
-    if not single:
-        return Envelope(derivatives, upper, lower, bound, range_moments)
-    alone = Derivatives(derivatives.alpha, derivatives.stack[:, 0])
-    return Envelope(alone, upper[0], lower[0], bound[0], range_moments[0])
+    """From the derivatives 0..4 of each token and example at the nodes, [5, ..., L + 1], some cells at a time."""
+    count, found = len(nodes) - 1, []
+    for cells in blocks(count, max(1, _CELL_TOKENS // len(spread_T))):
+        phi, first, second, third, fourth = of_tokens[..., cells.start : cells.stop + 1]
+        moments = Moments(phi, -first, -second, -third, 3.0 * second**2 - fourth)
+        found.append(cell_bounds(moments, spread_T, 1.0 / count, average, lambda tensor: tensor))
+    bounds = Cells(*(torch.cat(parts, 1) for parts in zip(*found, strict=True)))
+    third, upper = bounds.third + _ALLOWANCE * bounds.third_scale, bounds.curvature_high * (1.0 + _ALLOWANCE)
+    third, upper = (torch.where(each > 0, each + _TINY, each) for each in (third, upper))
+    ranges = average(torch.stack([spread_T**power for power in (2, 3, 4)], 1))
+    return Envelope(Derivatives(nodes, of_examples), upper, bounds.curvature_low * (1.0 - _ALLOWANCE), third, ranges)
 
 
 def choose_smallest(bounds: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

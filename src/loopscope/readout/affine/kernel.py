@@ -21,7 +21,7 @@ from torch import Tensor
 from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import launch
 from loopscope.readout.affine.moments import ORDER, MomentsBackend, Sums
-from loopscope.readout.affine.query import EndpointDistributions, Query, Survey, scales_on, spacing, taken
+from loopscope.readout.affine.query import Query, scales_on, spacing, taken
 from loopscope.readout.affine.reduction import EXTRA, reduce_path, reduce_powers
 from loopscope.readout.affine.sources import HeadLogits, LogitBlock, LogitSource, StoredLogits, blocks
 
@@ -52,7 +52,7 @@ class KernelBackend(MomentsBackend):
         return [f"it needs a CUDA device with Triton, not {device}"]
 
     @torch.no_grad()
-    def evaluate(self, query: Query) -> Survey:
+    def evaluate(self, query: Query) -> Tensor:
         """In FP32 sums where these are no worse than the logits, else in FP64."""
         return consecutive([query])[0] if in_float32(query) else super().evaluate(query)
 
@@ -132,7 +132,7 @@ def can_follow(queries: Sequence[Query]) -> bool:
 
 
 @torch.no_grad()
-def consecutive(queries: Sequence[Query]) -> list[Survey]:
+def consecutive(queries: Sequence[Query]) -> list[Tensor]:
     """FP32 answers to the same query of updates that follow one another: each state is multiplied once."""
     sources = [query.source for query in queries if isinstance(query.source, HeadLogits)]
     first = sources[0]
@@ -284,16 +284,11 @@ class Plan:
                 LANES=_TILE // 4,
             )
 
-    def answer(self, query: Query, out: Tensor) -> Survey:
-        """What the kernel wrote of one update, by name."""
-        gains = taken(out[: self.count].T, self.asked)
-        end = self.count + len(self.places) * self.order
-        stack = out[self.count : end].view(len(self.places), self.order, out.shape[1]).permute(1, 2, 0)
-        wanted = [self.places.index(self.asked[place]) for place in query.places] if query.order else []
-        stack = taken(stack, wanted) if query.order else stack.new_empty(0, gains.shape[0], len(query.places))
-        initial, kl, reverse, h0, h1, change, spread, _ = out[end:]
-        ends = EndpointDistributions(kl, reverse, h0, h1, change)
-        return Survey.of(query, gains, stack, initial, spread, ends)
+    def answer(self, query: Query, out: Tensor) -> Tensor:
+        """What the kernel wrote of one update, in the order of the query."""
+        places = [self.places.index(self.asked[place]) for place in query.places] if query.order else []
+        slopes = [self.count + place * self.order + k for place in places for k in range(self.order)]
+        return taken(out, [*self.asked, *slopes, *range(self.slots - 1 - len(EXTRA), self.slots - 1)], 0)
 
 
 def power_sums(

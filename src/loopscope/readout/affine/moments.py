@@ -10,12 +10,12 @@ S_n = Σ_{a≠d} w uⁿ, n = 0 … 4: d itself would add 1 to the mass, which is
 as z_d(0) + αv_d + log1p(S_0), so a peaked softmax keeps its digits. As d has the largest share of the mass, moments
 about v_d lose at most the number of entries that share it, and about ten times their rounding as a rule.
 
-**Neighbouring scales** α_c + δ share d, the likeliest entry at the middle α_c, and one exponential: with power sums
+**Neighbouring scales** α_c + δ share d, the likeliest entry at their middle α_c, and one exponential: with power sums
 P_n = Σ_{a≠d} w uⁿ at α_c,
 
     S_m(δ) = Σ_n P_{n+m} δⁿ/n!.
 
-An interval of scales is so narrow that |δu| ≤ x = `REACH`, and the series stops where e^{2x} x^N/N! ≤ 2⁻⁵³. Its terms
+So few of them share it that |δu| ≤ x = `REACH`, and the series stops where e^{2x} x^N/N! ≤ 2⁻⁵³. Its terms
 add up to e^{|δu|} at most and their sum is e^{−|δu|} at least, so a sum is right to e^{2x}(4x + 2m + 5) ε of its
 absolute terms at worst, a few ε for most entries. P_{i+Ij} = Σ (w uⁱ)(u^{Ij}) shares its products.
 
@@ -24,31 +24,20 @@ displacement is so small that this would cost digits, φ is its Taylor polynomia
 
 On a CPU groups of tokens run in threads of their own (`in_parallel`).
 
-Shapes: t tokens, c of them at a time, V vocabulary entries, b of them, K scales in G intervals.
+Shapes: t tokens, c of them at a time, V vocabulary entries, b of them, K scales, G groups of these.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.query import (
-    Backend,
-    Query,
-    Survey,
-    endpoint_distributions,
-    joined,
-    scales_on,
-    spacing,
-    taken,
-)
+from loopscope.readout.affine.query import Backend, Query, scales_on, spacing
 from loopscope.readout.affine.sources import LogitBlock, blocks, in_parallel, workers
 
 REACH = 3.0
@@ -92,23 +81,6 @@ def gains(sums: Sums, at_start: Sequence[Tensor], v_y_t1: Tensor, spread_t: Tens
     return torch.where(scales_K * spread_t.unsqueeze(1) <= _TINY, polynomial, direct)
 
 
-class Interval(NamedTuple):
-    """Scales that share an entry d: their places, the scale in the middle, and how many terms their series takes."""
-
-    places: range
-    centre: float
-    terms: int
-
-
-def intervals(count: int, step: float, spread: float, reach: float = REACH) -> list[Interval]:
-    """`count` evenly spaced scales, as many together as a displacement of this range allows."""
-    most = count if spread == 0.0 else 1 + int(min(2.0 * reach / (spread * step), count))
-    size = -(-count // -(-count // min(most, count)))
-    terms = series_terms(0.5 * (size - 1) * step * spread)
-    cut = [range(first, min(first + size, count)) for first in range(0, count, size)]
-    return [Interval(places, 0.5 * (places[0] + places[-1]) * step, terms) for places in cut]
-
-
 def series_terms(reach: float) -> int:
     """How many terms of Σ (δu)ⁿ/n! leave less than 2⁻⁵³ of e^{δu}, for |δu| up to `reach`.
 
@@ -122,29 +94,23 @@ def series_terms(reach: float) -> int:
     return terms
 
 
-def series(powers_Gtn: Tensor, layout: list[Interval], step: float) -> list[Tensor]:
-    """S_0 … S_4 at all scales, [t, K] each, from P_0, P_1, … of G intervals."""
-    coefficients_Gns, terms = _coefficients(tuple(layout), step, powers_Gtn.device), layout[0].terms
-    found = (powers_Gtn[..., m : m + terms] @ coefficients_Gns for m in range(ORDER + 1))
-    return [each.transpose(0, 1).flatten(1)[:, : layout[-1].places.stop] for each in found]
+def shared_size(count: int, step: float, spread: float, reach: float = REACH) -> int:
+    """How many of `count` evenly spaced scales share an entry d: those that a displacement of this range allows.
+
+    >>> shared_size(21, 0.05, 100.0), shared_size(21, 0.05, 10.0), shared_size(21, 0.05, 0.0)
+    (2, 11, 21)
+    """
+    most = count if spread == 0.0 else 1 + int(min(2.0 * reach / (spread * step), count))
+    return -(-count // -(-count // min(most, count)))
 
 
-@functools.lru_cache(maxsize=64)
-def _coefficients(layout: tuple[Interval, ...], step: float, device: torch.device) -> Tensor:
-    """δⁿ/n! of the scales of each interval, those beyond the end of the last one included, [G, n, s]."""
-    size = len(layout[0].places)
-    away = [[(each.places.start + s) * step - each.centre for s in range(size)] for each in layout]
-    away_Gs = torch.tensor(away, dtype=torch.float64)
-    lines = [torch.ones_like(away_Gs)]
-    for n in range(1, layout[0].terms):
-        lines.append(lines[-1] * away_Gs / n)
-    return torch.stack(lines, 1).to(device)
-
-
-def _at_scales(values_tG: Tensor, layout: list[Interval]) -> Tensor:
-    """What intervals have, at each of their scales, [t, K]."""
-    spread_tGs = values_tG.unsqueeze(2).expand(-1, -1, len(layout[0].places))
-    return spread_tGs.flatten(1)[:, : layout[-1].places.stop]
+def series(powers_ntG: Tensor, terms: int, size: int, step: float) -> list[Tensor]:
+    """S_0 … S_4 at all scales, [t, G · size] each, from P_0, P_1, … at the middles of G times `size` scales."""
+    n_n1 = torch.arange(terms, dtype=torch.float64, device=powers_ntG.device).unsqueeze(1)
+    away_s = (torch.arange(size, dtype=torch.float64, device=powers_ntG.device) - 0.5 * (size - 1)) * step
+    coefficients_ns = torch.where(n_n1 == 0.0, 1.0, away_s / n_n1).cumprod(0)  # δⁿ/n!
+    powers_tGn = powers_ntG.permute(1, 2, 0)
+    return [(powers_tGn[..., m : m + terms] @ coefficients_ns).flatten(1) for m in range(ORDER + 1)]
 
 
 def power_sums(z0_tV: Tensor, v_tV: Tensor, centres: Tensor, terms: int) -> tuple[Tensor, Tensor]:
@@ -184,59 +150,44 @@ def _geometric(lines_cnb: Tensor, factor_cb: Tensor) -> Tensor:
     return factor_cb
 
 
-@dataclass(frozen=True)
 class MomentsBackend(Backend):
-    """Any scales on any device, some tokens at a time."""
+    """Any scales on any device."""
 
-    block_tokens: int | None = None
     name = "moments"
     reach = REACH
 
-    def not_supported_reasons(self, query: Query) -> list[str]:
-        """None: it answers everything."""
-        return []
-
     @torch.no_grad()
-    def evaluate(self, query: Query) -> Survey:
+    def evaluate(self, query: Query) -> Tensor:
         """All logits of some tokens, then on a CPU groups of these side by side."""
         source, found = query.source, []
         for rows in blocks(source.tokens, self.tokens_at_a_time(query)):
             here = query.some(rows)
             logits = source.block(rows, here.targets_T)
-            tokens = int(logits.z0.shape[0])
+            tokens = len(logits.z0)
             groups = 1 if source.device.type == "cuda" else max(1, min(workers(), tokens // _LEAST_TOKENS))
-            found += in_parallel(
-                [
-                    partial(self._answer, here.some(part), LogitBlock(*(each[part] for each in logits)))
-                    for part in blocks(tokens, -(-tokens // groups))
-                ]
-            )
-        return joined(found)
+            parts = [
+                (here.some(part), LogitBlock(logits.z0[part], logits.v[part]))
+                for part in blocks(tokens, -(-tokens // groups))
+            ]
+            found += in_parallel([partial(self._answer, *part) for part in parts])
+        return found[0] if len(found) == 1 else torch.cat(found, 1)
 
     def tokens_at_a_time(self, query: Query) -> int:
         """As many as fit into a block of memory."""
         return self.block_tokens or max(1, _ENTRIES // query.source.vocabulary)
 
-    def _answer(self, query: Query, logits: LogitBlock) -> Survey:
+    def _answer(self, query: Query, logits: LogitBlock) -> Tensor:
         """The answer of some tokens, from their logits."""
-        (z0_tV, v_tV), y_t1 = logits, query.targets_T.unsqueeze(1)
-        z0_y_t1, v_y_t1 = z0_tV.gather(1, y_t1), v_tV.gather(1, y_t1)
+        z0_y_t1, v_y_t1 = (each.gather(1, query.targets_T.unsqueeze(1)) for each in logits)
         spread_t = self.spread(query, logits)
         scales_K, shift = query.scales_K, int(query.common is None or query.common[0] != 0.0)
         if shift:
             scales_K = torch.cat([torch.zeros_like(scales_K[..., :1]), scales_K], -1)
         sums = self._sums(query, logits, scales_K, spread_t)
-        at_all = derivatives(sums, v_y_t1)
-        gains_tK = gains(sums, [each[:, :1] for each in at_all], v_y_t1, spread_t, scales_K)
-        places = [place + shift for place in query.places]
-        return Survey.of(
-            query,
-            gains_tK[:, shift:],
-            torch.stack([taken(each, places) for each in at_all])[: query.order],
-            (z0_y_t1 - sums.z0_d[:, :1])[:, 0] - torch.log1p(sums.powers[0][:, 0]),
-            spread_t,
-            endpoint_distributions(z0_tV, v_tV) if query.distributions else None,
-        )
+        slopes = derivatives(sums, v_y_t1)
+        gains_tK = gains(sums, [each[:, :1] for each in slopes], v_y_t1, spread_t, scales_K)
+        initial_t = (z0_y_t1 - sums.z0_d[:, :1])[:, 0] - torch.log1p(sums.powers[0][:, 0])
+        return query.answer(torch.stack([gains_tK, *slopes])[..., shift:], initial_t, logits, spread_t)
 
     def spread(self, query: Query, logits: LogitBlock) -> Tensor:
         """The range of each token's displacement."""
@@ -244,14 +195,17 @@ class MomentsBackend(Backend):
 
     def _sums(self, query: Query, logits: LogitBlock, scales_K: Tensor, spread_t: Tensor) -> Sums:
         """Sums at every scale: evenly spaced ones share power sums where this is less work."""
-        step = None if query.common is None else spacing(query.common)
+        step, count = None if query.common is None else spacing(query.common), scales_K.shape[-1]
         if step is not None:
-            layout = intervals(int(scales_K.shape[-1]), step, float(spread_t.max()), self.reach)
-            if len(layout) < scales_K.shape[-1]:
-                centres = scales_on(tuple(each.centre for each in layout), scales_K.device)
-                entry, powers = self.power_sums(logits, centres, layout[0].terms + ORDER)
-                z0_d, v_d = (_at_scales(each.gather(1, entry), layout) for each in logits)
-                return Sums(z0_d, v_d, tuple(series(powers.permute(2, 1, 0), layout, step)))
+            spread = float(spread_t.max())
+            size = shared_size(count, step, spread, self.reach)
+            if size > 1:
+                half = 0.5 * (size - 1)
+                terms = series_terms(half * step * spread)
+                centres = scales_on(tuple((first + half) * step for first in range(0, count, size)), scales_K.device)
+                entry, powers = self.power_sums(logits, centres, terms + ORDER)
+                z0_d, v_d = (each.gather(1, entry).repeat_interleave(size, 1)[:, :count] for each in logits)
+                return Sums(z0_d, v_d, tuple(each[:, :count] for each in series(powers, terms, size, step)))
         entry, powers = self.power_sums(logits, scales_K, ORDER + 1)
         return Sums(logits.z0.gather(1, entry), logits.v.gather(1, entry), powers.unbind())
 

@@ -8,7 +8,7 @@ Shapes: T reference tokens, V vocabulary entries, D hidden width, N examples, K 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.readout.affine import kernel
-from loopscope.readout.affine.envelope import CellBounds, Envelope, cell_bounds, envelope_from_bounds
+from loopscope.readout.affine.envelope import Envelope, envelope
 from loopscope.readout.affine.kernel import KernelBackend
 from loopscope.readout.affine.moments import MomentsBackend
-from loopscope.readout.affine.query import Backend, EndpointDistributions, Query, Survey, grid, places_on
+from loopscope.readout.affine.query import EXTRA, Backend, EndpointDistributions, Query, Survey, grid, places_on
 from loopscope.readout.affine.reference import AutogradBackend, ReferenceBackend
-from loopscope.readout.affine.sources import HeadLogits, LogitSource, StoredLogits, blocks
+from loopscope.readout.affine.sources import HeadLogits, LogitSource, StoredLogits
 from loopscope.readout.checks import (
     as_block,
     as_integers,
@@ -35,13 +35,13 @@ from loopscope.readout.checks import (
     require_results_finite,
     require_same_shape,
 )
-from loopscope.readout.path import Derivatives, Segments, UtilityPath, as_segments, segment_mean
+from loopscope.readout.path import Segments, UtilityPath, as_segments, segment_mean
 
-BACKENDS = ("kernel", "moments", "reference", "autograd")
+BACKENDS: dict[str, type[Backend]] = {
+    each.name: each for each in (KernelBackend, MomentsBackend, ReferenceBackend, AutogradBackend)
+}
 IMPLEMENTATIONS = ("auto", *BACKENDS)
-
-_BLOCK_TOKENS = 64
-_CELL_TOKENS = 1 << 20  # tokens times cells of an envelope at a time
+_AUTO = ("kernel", "moments")
 
 
 class AffinePath(UtilityPath):
@@ -53,6 +53,8 @@ class AffinePath(UtilityPath):
     The back end `kernel` has the accuracy of float32 products where it reads BF16 or FP16 states in float32.
 
     Attributes:
+        device: that of the logits.
+        tokens: T, the number of reference tokens.
         backends_used: names of the back ends that have answered so far.
     """
 
@@ -65,48 +67,19 @@ class AffinePath(UtilityPath):
         block_tokens: int | None = None,
         check: bool = True,
     ) -> None:
+        require_choice("impl", impl, IMPLEMENTATIONS)
+        self._given: Any = (impl, block_tokens, check)
         self._source, self._targets_T, self._segments = source, targets_T, segments
-        self._impl, self._block_tokens, self._check = impl, block_tokens, check or source.device.type == "cpu"
-        self.backends_used: set[str] = set()
-        self._backends = self._in_order()
+        self._check = check or source.device.type == "cpu"
+        self._backends = [BACKENDS[name](block_tokens) for name in (_AUTO if impl == "auto" else (impl,))]
+        self.device, self.tokens = source.device, source.tokens
+        self.examples, self.single = segments.examples, segments.single
         self.max_order = max(backend.max_order for backend in self._backends)
-
-    def _in_order(self) -> list[Backend]:
-        tokens = self._block_tokens
-        every: dict[str, Backend] = {
-            "kernel": KernelBackend(),
-            "moments": MomentsBackend(tokens),
-            "reference": ReferenceBackend(tokens or _BLOCK_TOKENS),
-            "autograd": AutogradBackend(tokens or _BLOCK_TOKENS),
-        }
-        require_choice("impl", self._impl, IMPLEMENTATIONS)
-        return [every["kernel"], every["moments"]] if self._impl == "auto" else [every[self._impl]]
-
-    @property
-    def examples(self) -> int:
-        """How many examples this path holds."""
-        return self._segments.examples
-
-    @property
-    def single(self) -> bool:
-        """Whether results drop the example axis."""
-        return self._segments.single
-
-    @property
-    def device(self) -> torch.device:
-        """That of the logits."""
-        return self._source.device
-
-    @property
-    def tokens(self) -> int:
-        """T, the number of reference tokens."""
-        return self._source.tokens
+        self.backends_used: set[str] = set()
 
     def per_token(self) -> AffinePath:
         """The same path with every reference token an example of its own."""
-        return AffinePath(
-            self._source, self._targets_T, self._segments.per_token(), self._impl, self._block_tokens, self._check
-        )
+        return AffinePath(self._source, self._targets_T, self._segments.per_token(), *self._given)
 
     def _query(
         self, scales: Sequence[float] | Tensor, places: Sequence[int], order: int, *, distributions: bool = False
@@ -125,35 +98,35 @@ class AffinePath(UtilityPath):
             reasons += [f"impl={backend.name!r} cannot be had here: {reason}" for reason in against]
         raise LoopscopeError("; ".join(reasons) + "; impl='auto' takes what can be had.")
 
-    def _tokens(self, query: Query) -> Survey:
+    def _tokens(self, query: Query) -> Tensor:
         """The answer, of every token."""
-        found = self.backend(query).evaluate(query)
+        answer = self.backend(query).evaluate(query)
         if self._check:  # on a GPU this waits for the device
-            require_results_finite("the path", found.gains)
-            require_results_finite("the path", found.derivatives)
-        return found
+            require_results_finite("the path", answer[: -len(EXTRA)])
+        return answer
+
+    def _survey(self, query: Query, *, single: bool = False) -> Survey:
+        return Survey.of(query, self._mean(self._tokens(query)), single=single)
+
+    def _mean(self, answer: Tensor) -> Tensor:
+        return segment_mean(self._segments, answer.T).T
 
     def at_scales(self, scales: list[float], order: int) -> Tensor:
         """Derivatives 0..order at the scales."""
-        found = self._tokens(self._query(scales, range(len(scales)), order))
-        return segment_mean(self._segments, found.derivatives.transpose(0, 1)).transpose(0, 1)
+        return self._survey(self._query(scales, range(len(scales)), order)).derivatives
 
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
         """Derivatives 0..order of each example at its own scale."""
-        found = self._tokens(self._query(scales_N.double()[self._segments.index], (0,), order))
-        return segment_mean(self._segments, found.derivatives[..., 0].T).T
-
-    def _initial(self) -> Tensor:
-        return self._ends.initial
+        return self._survey(self._query(scales_N.double()[self._segments.index], (0,), order)).derivatives[..., 0]
 
     @cached_property
     def _ends(self) -> Survey:
-        """Both ends, with the example axis."""
-        segments = Segments(
-            self._segments.index, self._segments.counts, False, self._segments.each, self._segments.in_order
-        )
-        order = min(2, self.max_order)
-        return self._tokens(self._query((0.0, 1.0), (0, 1), order, distributions=True)).averaged(segments)
+        return self._survey(self._query((0.0, 1.0), (0, 1), min(2, self.max_order), distributions=True))
+
+    @cached_property
+    def initial_N(self) -> Tensor:  # noqa: N802 - its shape
+        """U(H) of each example, float64 [N]."""
+        return self._ends.initial
 
     @cached_property
     def _start(self) -> Tensor:
@@ -166,7 +139,7 @@ class AffinePath(UtilityPath):
     @property
     def distributions(self) -> EndpointDistributions:
         """Both output divergences, both entropies and the entropy change, averaged over reference tokens."""
-        return EndpointDistributions(*(self._drop(field) for field in self._ends.distributions.fields()))
+        return EndpointDistributions(*map(self._drop, self._ends.distributions))
 
     @property
     def divergence(self) -> Tensor:
@@ -181,7 +154,7 @@ class AffinePath(UtilityPath):
             moments_at: those among them where derivatives are wanted; none at all is fine.
             order: highest derivative, at most 4.
         """
-        return self._tokens(self._surveyed(count, moments_at, order)).averaged(self._segments)
+        return self._survey(self._surveyed(count, moments_at, order), single=self.single)
 
     def _surveyed(self, count: int, moments_at: Sequence[float], order: int) -> Query:
         scales, order = grid(count), as_order(order, self.max_order)
@@ -195,16 +168,11 @@ class AffinePath(UtilityPath):
         cells = as_block("cells", cells, 256)
         if self.max_order < 4:
             raise LoopscopeError("impl='autograd' has no fourth derivative; use impl='auto' for envelopes.")
-        nodes = [k / cells for k in range(cells + 1)]
-        found = self._tokens(self._query(nodes, range(cells + 1), 4))
-        bounds = [
-            cell_bounds(found.derivatives[:, rows], found.spread[rows], 1.0 / cells)
-            for rows in blocks(self.tokens, max(1, _CELL_TOKENS // cells))
-        ]
-        means = (segment_mean(self._segments, torch.cat(field)) for field in zip(*bounds, strict=True))
-        ranges = segment_mean(self._segments, torch.stack([found.spread**power for power in (2, 3, 4)], 1))
-        stack = segment_mean(self._segments, found.derivatives.transpose(0, 1)).transpose(0, 1)
-        return envelope_from_bounds(Derivatives(found.alpha, stack), CellBounds(*means), ranges, single=self.single)
+        query = self._query([k / cells for k in range(cells + 1)], range(cells + 1), 4)
+        answer = self._tokens(query)
+        of_tokens, of_examples = (Survey.of(query, each).derivatives for each in (answer, self._mean(answer)))
+        found = envelope(query.scales_K, of_tokens, of_examples, answer[-1], partial(segment_mean, self._segments))
+        return found.single() if self.single else found
 
 
 def surveys(paths: Sequence[AffinePath], count: int, moments_at: Sequence[float], order: int) -> list[Survey]:
@@ -216,9 +184,11 @@ def surveys(paths: Sequence[AffinePath], count: int, moments_at: Sequence[float]
     chosen = [path.backend(query) for path, query in zip(paths, queries, strict=True)]
     kernels = all(isinstance(backend, KernelBackend) for backend in chosen)
     if kernels and all(map(kernel.in_float32, queries)) and kernel.can_follow(queries):
-        found = kernel.consecutive(queries)
-        return [each.averaged(path._segments) for path, each in zip(paths, found, strict=True)]
-    return [path._tokens(query).averaged(path._segments) for path, query in zip(paths, queries, strict=True)]
+        answers = kernel.consecutive(queries)
+    else:
+        answers = [path._tokens(query) for path, query in zip(paths, queries, strict=True)]
+    found = zip(paths, queries, answers, strict=True)
+    return [Survey.of(query, path._mean(answer), single=path.single) for path, query, answer in found]
 
 
 def affine_path(

@@ -12,11 +12,10 @@ import contextvars
 import functools
 import os
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,31 +36,7 @@ class LogitBlock(NamedTuple):
     v: Tensor
 
 
-class StateView(NamedTuple):
-    """The same tokens as states to differentiate through: H, D and the map from a state to its logits."""
-
-    state: Tensor
-    displacement: Tensor
-    readout: Callable[[Tensor], Tensor]
-
-
-class LogitSource(ABC):
-    """Initial logits and their displacement for every reference token, in blocks."""
-
-    tokens: int
-    vocabulary: int
-    device: torch.device
-
-    @abstractmethod
-    def block(self, rows: slice, targets_t: Tensor) -> LogitBlock:
-        """All logits of some tokens; their targets may be given because these may have products of their own."""
-
-    @abstractmethod
-    def states(self, rows: slice) -> StateView:
-        """The same tokens for autograd."""
-
-
-class StoredLogits(LogitSource):
+class StoredLogits:
     """Two matrices that are already there."""
 
     def __init__(self, z0_TV: Tensor, v_TV: Tensor) -> None:
@@ -83,12 +58,16 @@ class StoredLogits(LogitSource):
         """Rows of the matrices."""
         return LogitBlock(self._z0_TV[rows].double(), self._v_TV[rows].double())
 
-    def states(self, rows: slice) -> StateView:
-        """The logits themselves are the state."""
-        return StateView(self._z0_TV[rows].double(), self._v_TV[rows].double(), lambda logits: logits)
+    def states(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """The same tokens for autograd: the logits themselves are the state."""
+        return self._z0_TV[rows].double(), self._v_TV[rows].double()
+
+    def readout(self, state: Tensor) -> Tensor:
+        """The logits of a state."""
+        return state
 
 
-class HeadLogits(LogitSource):
+class HeadLogits:
     """A linear head over two stored states: z(0) = H Wᵀ + b and v = (H⁺ − H) Wᵀ.
 
     D = H⁺ − H is formed in the readout's dtype from the states as they are stored. Both products are taken in that
@@ -149,16 +128,22 @@ class HeadLogits(LogitSource):
                 total_nb += part_nb
             return total_nb
 
-    def states(self, rows: slice) -> StateView:
-        """The states, read out by the whole head."""
-        weight_VD = self.weight_VD.to(self.dtype)
-        bias_V = None if self.bias_V is None else self.bias_V.to(self.dtype)
+    @functools.cached_property
+    def _wide_head(self) -> tuple[Tensor, Tensor | None]:
+        return self.weight_VD.to(self.dtype), None if self.bias_V is None else self.bias_V.to(self.dtype)
 
-        def readout(state: Tensor) -> Tensor:
-            with full_precision_products():
-                return torch.nn.functional.linear(state, weight_VD, bias_V)
+    def states(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """The same tokens for autograd: H and D."""
+        return self._hd_T2D[rows, 0], self._hd_T2D[rows, 1]
 
-        return StateView(self._hd_T2D[rows, 0], self._hd_T2D[rows, 1], readout)
+    def readout(self, state: Tensor) -> Tensor:
+        """The logits of a state, by the whole head."""
+        with full_precision_products():
+            return torch.nn.functional.linear(state, *self._wide_head)
+
+
+LogitSource: TypeAlias = StoredLogits | HeadLogits
+"""Initial logits and their displacement for every reference token, in blocks."""
 
 
 @contextmanager

@@ -44,8 +44,6 @@ _NESTED_ELEMENTS = 1 << 24
 class NonlinearPath(UtilityPath):
     """φ along H + αD through a readout; made by `nonlinear_path` or `nonlinear_path_from_states`."""
 
-    max_order = 4
-
     def __init__(
         self,
         readout: Readout,
@@ -82,13 +80,9 @@ class NonlinearPath(UtilityPath):
             tokens, vocabulary = made[0].logits.shape[1:]
         self._targets_T = as_targets(targets, tokens, vocabulary, state.device)
         self._segments = as_segments(examples, tokens, state.device)
+        self.examples, self.single = self._segments.examples, self._segments.single
         if made is not None:
             self._at_start = self._of_tokens(made, "the readout's logits")[0]
-
-    @property
-    def examples(self) -> int:
-        """How many examples this path holds."""
-        return self._segments.examples
 
     @property
     def backends_used(self) -> set[str]:
@@ -100,17 +94,13 @@ class NonlinearPath(UtilityPath):
         """Why impl="auto" gave Taylor mode up, in one line; empty while it has not."""
         return self._derivation.note
 
-    @property
-    def single(self) -> bool:
-        """Whether results drop the example axis."""
-        return self._segments.single
-
     def per_token(self) -> NonlinearPath:
         """The same path with every reference token as one example."""
         twin = copy(self)
         for name in ("_start", "_full", "initial_N"):
             twin.__dict__.pop(name, None)
         twin._segments, twin._whole = self._segments.per_token(), self
+        twin.examples, twin.single = twin._segments.examples, False
         return twin
 
     @cached_property
@@ -138,7 +128,9 @@ class NonlinearPath(UtilityPath):
             )
         return found
 
-    def _initial(self) -> Tensor:
+    @cached_property
+    def initial_N(self) -> Tensor:  # noqa: N802 - its shape
+        """U(H) of each example, float64."""
         return segment_mean(self._segments, self._at_start)
 
     def at_scales(self, scales: list[float], order: int) -> Tensor:

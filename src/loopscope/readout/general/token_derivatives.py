@@ -31,22 +31,19 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.kernels.choice import Implementation, chosen, is_differentiating, takes_kernel
-from loopscope.readout.affine.reference import log_probability_at_start
 from loopscope.readout.affine.sources import blocks, in_parallel
+from loopscope.readout.softmax import Softmax
 
 
-def log_softmax_derivatives(scores_M: Tensor, derivatives_M: Sequence[Tensor], target_1: Tensor) -> list[Tensor]:
+def log_softmax_derivatives(softmax: Softmax, derivatives_M: Sequence[Tensor], target_n: Tensor) -> list[Tensor]:
     """u', u'', … of u = log softmax(s)_y, one for each given derivative of s (at most four).
 
     Args:
-        scores_M: s, float64 [..., M]; −∞ marks an entry that is not there.
+        softmax: that of s, float64 [n, M].
         derivatives_M: s', s'', …, finite everywhere.
-        target_1: y, int64 [..., 1].
+        target_n: y.
     """
-    d_1 = torch.argmax(scores_M, dim=-1, keepdim=True)
-    w_M = torch.exp(scores_M - scores_M.gather(-1, d_1))
-    p_M = w_M / w_M.sum(-1, keepdim=True)
-    centred = []
+    p_M, d_1, target_1, centred = softmax.p, softmax.top_id_n.unsqueeze(1), target_n.unsqueeze(1), []
     for s_M in derivatives_M[:-1]:  # the highest enters by its mean alone
         c_M = s_M - s_M.gather(-1, d_1)
         centred.append(c_M - (p_M * c_M).sum(-1, keepdim=True))
@@ -148,8 +145,9 @@ def token_derivatives(c_ntV: Tensor, targets_t: Tensor, impl: Implementation | N
     for rows in blocks(c_ntV.shape[1], max(1, size // c_ntV.shape[2])):
         z = [c_ntV[k, rows].double() for k in range(c_ntV.shape[0])]
         z[2:] = [z_tV * math.factorial(k) for k, z_tV in enumerate(z[2:], 2)]
-        value = log_probability_at_start(z[0], targets_t[rows])
-        chunks.append(torch.stack([value, *log_softmax_derivatives(z[0], z[1:], targets_t[rows].unsqueeze(1))]))
+        softmax = Softmax(z[0])
+        slopes = log_softmax_derivatives(softmax, z[1:], targets_t[rows])
+        chunks.append(torch.stack([softmax.log_probability(targets_t[rows]), *slopes]))
     return torch.cat(chunks, 1)
 
 
