@@ -108,7 +108,7 @@ def command(
     """A command line; arguments that depend on the place are functions of it."""
 
     def act(place: Place) -> Outcome:
-        os.environ.update(env or {})
+        os.environ.update(env or {})  # the worker puts it back
         return run_command([given if isinstance(given, str) else str(given(place)) for given in arguments])
 
     return case(name, act, wanted)

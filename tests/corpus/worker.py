@@ -1,100 +1,81 @@
-"""Runs cases one after the other, each in a fork of this process, and reports on stdout what came of each.
+"""Runs cases one after the other in one process and reports on stdout what came of each; `test_corpus` watches it.
 
-    python worker.py SHARED SCRATCH STEP
+    python worker.py SHARED SCRATCH FIRST STEP
 
-A line of JSON for each of the cases 0, STEP, 2·STEP, …: `kind`, `text`, the processor's `seconds` and the `bytes` that
-it took beyond what this process has.
+A line of JSON at each end, so that the watcher knows which case hangs or ends the process.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
-import pkgutil
 import resource
-import select
+import shutil
 import signal
 import sys
+import time
 import warnings
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from cases import CASES
-from harness import Case, Outcome, Place
+from harness import Outcome, Place
 
 HANG = 300
-"""Seconds after which a case is ended, whatever else the machine does."""
+"""Seconds after which a case ends the process, whatever else the machine does."""
 ADDRESS_SPACE = 6 << 30
 """What a case may ask of the address space beyond what the process has: an allocation without bounds fails at once."""
-LIBRARIES = ("matplotlib.pyplot", "polars", "pyarrow.parquet", "scipy.stats", "torch._dynamo", "transformers")
 
 
-def main(shared: Path, scratch: Path, step: int) -> None:
+def main(shared: Path, scratch: Path, first: int, step: int) -> None:
     report = os.fdopen(os.dup(1), "w", buffering=1)
     warm_up()
-    gc.freeze()
-    for number in range(0, len(CASES), step):
-        here = scratch / f"{number:04d}"
-        here.mkdir(parents=True)
-        report.write(json.dumps(run(CASES[number], Place(here, shared))) + "\n")
-
-
-def run(case: Case, place: Place) -> dict[str, Any]:
-    """What came of a case in a process of its own."""
-    reader, writer = os.pipe()
-    before = memory("VmRSS")
-    pid = os.fork()
-    if pid == 0:
-        outcome = Outcome("broken case")
-        try:
-            outcome = inside(case, place)
-        finally:
-            os.write(writer, json.dumps({"kind": outcome.kind, "text": outcome.text[:2000]}).encode())
-            os._exit(0)
-    os.close(writer)
-    if not select.select([reader], [], [], HANG)[0]:
-        os.kill(pid, signal.SIGKILL)
-    with os.fdopen(reader) as pipe:
-        said = pipe.read()
-    _, status, used = os.wait4(pid, 0)
-    found = json.loads(said) if said else {"kind": f"ended the process ({status})", "text": ""}
-    # Seconds of the case's own work: what else the machine does is not the case's.
-    return {**found, "seconds": used.ru_utime + used.ru_stime, "bytes": used.ru_maxrss * 1024 - before}
-
-
-def inside(case: Case, place: Place) -> Outcome:
-    """What came of a case in this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (memory("VmSize") + ADDRESS_SPACE, hard))
-    os.chdir(place.here)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            outcome = case.act(place)
-        except Exception as error:
-            return Outcome("broken case", repr(error)[:300])
-    return Outcome("hostile code ran", outcome.text) if (place.here / "ran").exists() else outcome
+    environment = dict(os.environ)
+    gc.freeze()
+    report.write(json.dumps({"ready": len(CASES)}) + "\n")
+    for number in range(first, len(CASES), step):
+        here = scratch / f"{number:04d}"
+        here.mkdir(parents=True)
+        os.chdir(here)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory counts from now
+        before, began = memory("VmRSS"), time.process_time()
+        faulthandler.dump_traceback_later(HANG, exit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                outcome = CASES[number].act(Place(here, shared))
+            except Exception as error:
+                outcome = Outcome("broken case", repr(error)[:300])
+        faulthandler.cancel_dump_traceback_later()
+        if (here / "ran").exists():
+            outcome = Outcome("hostile code ran", outcome.text)
+        # Seconds of this process's own work: what else the machine does is not the case's.
+        facts = {"seconds": time.process_time() - began, "bytes": memory("VmHWM") - before}
+        for handled in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(handled, signal.SIG_DFL if handled is not signal.SIGINT else signal.default_int_handler)
+        os.chdir(scratch)
+        os.environ.clear()
+        os.environ.update(environment)
+        shutil.rmtree(here, ignore_errors=True)
+        report.write(json.dumps({"end": number, "kind": outcome.kind, "text": outcome.text, **facts}) + "\n")
 
 
 def warm_up() -> None:
-    """What cases import is imported before the forks, so that it counts as nobody's time and memory."""
+    """Libraries that are imported by the first case that needs them would count as its time and memory."""
+    import matplotlib.pyplot  # noqa: F401
+    import polars  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import scipy.stats  # noqa: F401
     import torch
+    import transformers  # noqa: F401
 
-    import loopscope
-    from loopscope.cli.app import COMMANDS, _command
+    import loopscope.api
+    import loopscope.report  # noqa: F401
 
-    torch.set_num_threads(1)
     torch.zeros(2, 2) @ torch.zeros(2, 2)
-    for library in LIBRARIES:
-        import_module(library)
-    for module in pkgutil.walk_packages(loopscope.__path__, "loopscope."):
-        if not module.name.endswith("__main__") and "lm_eval" not in module.name:
-            import_module(module.name)
-    for commands in COMMANDS.values():
-        for name, (where, _) in commands.items():
-            _command(where, name)
 
 
 def memory(field: str) -> int:
@@ -104,4 +85,4 @@ def memory(field: str) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
