@@ -68,7 +68,10 @@ RC: Any = {
     **{"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.1, "path.simplify": True},
     **{"legend.fontsize": 7, "legend.frameon": False, "legend.handlelength": 1.4},
 }
-SOUND: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "loopscope", "text.usetex": False}
+SOUND: Any = {
+    **{"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "loopscope"},
+    **{"text.usetex": False},  # names are drawn as they stand, and LaTeX need not be there
+}
 """Settings that make files sound and reproducible."""
 _NO_DATE: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": "loopscope"},
