@@ -44,7 +44,7 @@ def test_chunks_cover_every_question_once(tmp_path, synthetic, unpack):
     np.testing.assert_array_equal(np.concatenate(utilities), made.utility.astype(np.float32).ravel())
     prompts = [[entry[0] for entry in unpack(packed)[1]["entries"]] for packed in text_chunks(data)]
     assert list(map(len, prompts)) == [CHUNK, CHUNK, 3]
-    assert sum(prompts, []) == [f"q {row}" for row in range(2 * CHUNK + 3)]
+    assert [prompt for each in prompts for prompt in each] == [f"q {row}" for row in range(2 * CHUNK + 3)]
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=20, max_size=20), st.sampled_from([8, 16]))
