@@ -83,7 +83,7 @@ def _steps(records: Records) -> Selection:
     if records.logs:
         notes.append("a monitor's log holds means and standard errors: its intervals are normal, its best depths bare")
     if records.logs and not kept:
-        notes.append("these logs hold no update: give `ls.Monitor` transitions")
+        notes.append("these logs hold no update: give `ls.Monitor` transitions, or wait for its first call")
     elif not kept:
         notes.append(records.nothing(f"no run has a training step: {REMEDY}"))
     return Selection(kept, tuple(notes))
