@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from loopscope._version import __version__
+from loopscope import __version__
 from loopscope.control.act import act_on
 from loopscope.control.generate import generate
 from loopscope.control.policies import FixedScale, ScaledReadout

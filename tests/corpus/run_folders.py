@@ -32,7 +32,7 @@ def read_everything(path: Path) -> Any:
 
 def sealed(path: Path) -> Path:
     """A run whose records name its manifest and its shards as they are now."""
-    from loopscope.store.files import sha256_bytes
+    from loopscope.store.manifest import sha256_bytes
     from loopscope.store.run import UnitRecord
 
     manifest = sha256_bytes((path / MANIFEST).read_bytes())

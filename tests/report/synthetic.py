@@ -15,10 +15,8 @@ import numpy as np
 
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify, predicted_scale
 from loopscope.store import Manifest, StoredRun, TaskInfo
-from loopscope.store.files import ids_sha256
-from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo, WorkUnit
-from loopscope.store.run import write_vocabulary
-from loopscope.store.writer import open_or_create
+from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo, WorkUnit, ids_sha256
+from loopscope.store.writer import open_or_create, write_vocabulary
 
 SCALES = np.array(GRID)
 NODES = np.linspace(0.0, 1.0, PATH_NODES)

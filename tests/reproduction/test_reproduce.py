@@ -12,8 +12,7 @@ import pytest
 
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.arguments import BatchPolicy
-from loopscope.measuring.config import PROTOCOLS
+from loopscope.measuring.config import PROTOCOLS, BatchPolicy
 from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
 from loopscope.run import Run
 from loopscope.studies import FIGURES, TABLES

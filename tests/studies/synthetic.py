@@ -8,8 +8,7 @@ import numpy as np
 
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify, predicted_scale
 from loopscope.store import Manifest, StoredRun, TaskInfo
-from loopscope.store.files import ids_sha256
-from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo
+from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo, ids_sha256
 from loopscope.store.schema import TABLES
 from loopscope.store.writer import open_or_create
 from loopscope.studies.paper import data_hashes, templates

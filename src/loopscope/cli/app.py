@@ -25,8 +25,7 @@ import typer
 import typer.core
 import typer.main
 
-from loopscope.errors import LoopscopeError, command_line_words
-from loopscope.user_code import UserCodeError
+from loopscope.errors import LoopscopeError, UserCodeError, command_line_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,7 +159,7 @@ app = typer.Typer(
 
 def _show_version(value: bool) -> None:
     if value:
-        from loopscope._version import __version__
+        from loopscope import __version__
 
         typer.echo(f"loopscope {__version__}")
         raise typer.Exit

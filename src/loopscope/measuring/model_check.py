@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.errors import LoopscopeError
+from loopscope.errors import LoopscopeError, described
 from loopscope.models.batch import Batch
 from loopscope.models.generate import can_cache, generate
 from loopscope.models.in_memory import ModelSpec, borrowed
@@ -28,7 +28,6 @@ from loopscope.models.walk import Walk, halves, read
 from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.store.schema import Level
-from loopscope.user_code import described
 
 _LENGTHS, _PROMPT = (6, 4, 5), 2
 """Tokens of the rows, and how many of them are the prompt."""
@@ -119,7 +118,7 @@ def check(
     from loopscope.measuring.worker import load_configured_model
 
     config = MeasureConfig(model=model, tasks=(), model_args=model_args, device=device, dtype=dtype)
-    with borrowed(config.model_in_memory):
+    with borrowed(config.model):
         return checked(load_configured_model(config))
 
 

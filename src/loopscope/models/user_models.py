@@ -21,8 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.user_code import user_code
+from loopscope.errors import LoopscopeError, setting, shown, user_code
 
 if TYPE_CHECKING:
     import torch

@@ -25,14 +25,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from loopscope.errors import LoopscopeError, text, whole
+from loopscope.errors import LoopscopeError, text, user_code, whole
 from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import MOST_LOOPS
 from loopscope.models.in_memory import evaluating, is_users_code
 from loopscope.models.protocol import AffineHead, Context, select
 from loopscope.models.walk import Walk, asks
-from loopscope.user_code import user_code
 
 TRIAL = ((0, 1, 2), (1, 0))
 """Token ids of the batch that a wrapped model is tried with; every vocabulary has them."""

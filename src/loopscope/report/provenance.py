@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loopscope.store import Manifest, StoredRun
-from loopscope.store.publish import public_manifest
 from loopscope.store.schema import update_name
+from loopscope.store.verification import public_manifest
 from loopscope.studies.conditions import Weights, conditions_of, run_labels
 
 LEVELS = {

@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from loopscope._version import __version__
+from loopscope import __version__
 from loopscope.errors import LoopscopeError, command_line_words, text, whole
 from loopscope.path import GRID, PATH_NODES
 from loopscope.report.details import LENS_QUESTIONS, detail_chunks, lens_of, path_bits
@@ -26,7 +26,7 @@ from loopscope.report.overview import FACTS, NEEDED_TABLES, STEPS, Candidate, op
 from loopscope.report.provenance import provenance, warnings_of
 from loopscope.report.study_pages import compute_tables, study_pages
 from loopscope.stats import Bootstrap
-from loopscope.store.files import clear_write_errors, require_plain, write_atomically
+from loopscope.store.writer import clear_write_errors, require_plain, write_atomically
 from loopscope.studies import open_records
 from loopscope.studies.conditions import run_labels
 from loopscope.studies.records import Records

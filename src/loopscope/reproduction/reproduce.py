@@ -23,7 +23,7 @@ from loopscope.report import write_report
 from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run
 from loopscope.stats import Bootstrap
-from loopscope.store.files import clear_write_errors, write_atomically
+from loopscope.store.writer import clear_write_errors, write_atomically
 from loopscope.studies import FIGURES, TABLES
 from loopscope.studies.comparison import Comparison, compare, figure_records, paper_tables
 from loopscope.studies.conditions import downloaded_commit, place_of

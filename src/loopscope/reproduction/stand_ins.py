@@ -18,7 +18,7 @@ import numpy as np
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.models.registry import EMBEDDED
-from loopscope.store.files import clear_write_errors, write_atomically
+from loopscope.store.writer import clear_write_errors, write_atomically
 from loopscope.tasks.known_tasks import BENCHMARKS
 
 TOKENIZER = str(EMBEDDED / "toy-ouro")

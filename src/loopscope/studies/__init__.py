@@ -19,10 +19,10 @@ from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.monitor_log import is_monitor_log, read_monitor_log
 from loopscope.stats import Bootstrap
 from loopscope.store import StoredRun
+from loopscope.store.run import runs_at
 from loopscope.studies.declare import TABLES, Table, TableResult
 from loopscope.studies.figures import FIGURES, FigureStudy
 from loopscope.studies.records import Records
-from loopscope.training_steps import runs_at
 
 if TYPE_CHECKING:
     from loopscope.studies.figures import FigureResult

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loopscope._version import __version__
+from loopscope import __version__
 from loopscope.errors import LoopscopeError, text
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import sha256_bytes
-from loopscope.store.files import clear_write_errors, write_atomically
+from loopscope.store.writer import clear_write_errors, write_atomically
 from loopscope.studies.conditions import Condition, printable, shortened, spelled, told_apart
 from loopscope.studies.declare import Table, TableResult
 from loopscope.studies.populations import Population, Selection, unfinished

@@ -1,6 +1,6 @@
 """The steps of a training next to each other: outcomes, what makes the gain, and the best depth.
 
-Runs of a training name their step in their manifest (`loopscope.training_steps`); runs that lie in one folder and
+Runs of a training name their step in their manifest (`Manifest.training_step`); runs that lie in one folder and
 share architecture and evaluation set are one training. Their intervals resample questions. The log of a monitor
 (`loopscope.monitor_log`) holds means with standard errors, from which its intervals are made.
 """
@@ -23,7 +23,6 @@ from loopscope.studies.conditions import Condition, Weights, printable
 from loopscope.studies.declare import TASK, UPDATE, Column, Panel, Row, TableResult, Values, table, words
 from loopscope.studies.populations import Population, Selection, notes_on
 from loopscope.studies.records import Records, Updates
-from loopscope.training_steps import training_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +64,7 @@ def _steps(records: Records) -> Selection:
     unknown: dict[str, None] = {}
     for updates in records.updates:
         condition, run = updates.condition, records.run_of(updates.condition)
-        step, folder, model = training_step(run.manifest), run.path.resolve().parent, run.manifest.model
+        step, folder, model = run.manifest.training_step, run.path.resolve().parent, run.manifest.model
         if step is None:
             unknown[condition.run] = None
             continue
