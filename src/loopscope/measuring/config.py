@@ -45,8 +45,7 @@ from loopscope.errors import (
     text,
     whole,
 )
-from loopscope.models.registry import parse_name
-from loopscope.models.user_models import model_arguments
+from loopscope.models.registry import model_arguments, parse_name
 from loopscope.store.manifest import ABSENT, LARGEST_STEP, Manifest, differences, step_in
 from loopscope.store.schema import CHORD, Level, ends_of, parse_transitions
 from loopscope.tasks.encoding import LoadedTask
