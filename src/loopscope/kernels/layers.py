@@ -1,4 +1,4 @@
-"""The layers' Triton kernels; `residual`, `linear`, `rope` and `attention` have the plain code and its roundings.
+"""The layers' Triton kernels; `models.layers` has the plain code and its roundings.
 
     rms_norm           y = round(x / sqrt(mean(x²) + eps)) · weight
     add_branch         s = x + branch_norm(branch),   x' = sum_norm(s),   next = next_norm(x'); a norm may be absent
