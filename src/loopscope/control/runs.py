@@ -21,7 +21,7 @@ from loopscope.measuring.progress import Progress
 from loopscope.measuring.verify import Named, Sources, config_of
 from loopscope.measuring.worker import load_configured_model
 from loopscope.models.in_memory import borrowed
-from loopscope.models.user_models import load_code, names_code
+from loopscope.models.registry import load_code, names_code
 from loopscope.stats import Bootstrap
 from loopscope.store.schema import ends_of
 from loopscope.studies import FIGURES, Source, open_records
