@@ -337,7 +337,7 @@ class MeasureConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
 
     model: Any = declare(
-        ..., "Name, hub name[@revision], folder, mine.py:build, or a model in memory.", MODEL, "NAME", identity=False
+        ..., "From `loopscope models`, a hub name[@revision], a folder or mine.py:build.", MODEL, "NAME", identity=False
     )
     tasks: Annotated[tuple[Any, ...], BeforeValidator(task_list)] = declare(
         ..., "Tasks, separated by commas; see `loopscope tasks`.", DATA, "TASK,...", identity=False
@@ -361,7 +361,7 @@ class MeasureConfig(BaseModel):
     certify: Switch = declare(False, "Enclose every update's numbers, rounding included (affine readouts).", WHAT)
     trace: Switch = declare(False, "Store a row for every reference position after every loop.", WHAT)
     lens: Whole = declare(
-        0, "Keep this many of the likeliest tokens in these rows; implies trace.", WHAT, "N", ge=0, le=100
+        0, "How many of the likeliest tokens to store after every loop, e.g. 5; implies trace.", WHAT, "N", ge=0, le=100
     )
     scales_to: float | None = declare(
         None, "Also longer steps, at scales up to this, e.g. 2.", WHAT, "SCALE", gt=1, le=4, multiple_of=0.05
@@ -480,7 +480,11 @@ class MeasureConfig(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         ends = {end for t in self.transitions for end in ends_of(t)}
-        batch = self.batch if "batch" in self.model_fields_set else BatchPolicy.parse(self.batch_size or "auto")
+        batch = (
+            self.batch
+            if "batch" in self.model_fields_set
+            else BatchPolicy.parse("auto" if self.batch_size is None else self.batch_size)
+        )
         names = (name for name in (self.model, *self.model_args.values()) if isinstance(name, str | PathLike))
         steps = (self.training_step, *(step_in(fspath(name)) for name in names))
         device = self.device

@@ -210,7 +210,7 @@ class Candidate:
     name: str
     data: EvaluationSet
     model: str
-    """The model, with the run where several runs have it."""
+    """The model, with the run where another run measured it on the same questions."""
     leading: int
     """The place of the leading update."""
     declines: bool
