@@ -77,6 +77,8 @@ def load_task(
             return load_requests(spec, Selection.make(ids, limit), num_fewshot, fewshot_seed, chat)
     source = _Source(data_dir, None if template is None else read_template(template))
     task = source.load(spec, Selection.make(ids, limit))
+    if not num_fewshot and chat is None:
+        return task
     pool = source.pool(spec, task, fewshot_split) if num_fewshot else None
     return prompted(task, pool, num_fewshot or 0, fewshot_seed, chat)
 
