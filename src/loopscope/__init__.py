@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from loopscope.lm_eval_metrics import lm_eval_scores as lm_eval_scores
     from loopscope.measuring.config import MeasureConfig as MeasureConfig
     from loopscope.measuring.model_check import check as check
-    from loopscope.models.base import LoopedModule as LoopedModule
     from loopscope.models.batch import Batch as Batch
-    from loopscope.models.initial_state import InitialState as InitialState
+    from loopscope.models.families.decoder import InitialState as InitialState
     from loopscope.models.load import load_model as load_model
     from loopscope.models.protocol import AffineHead as AffineHead
     from loopscope.models.protocol import Context as Context
     from loopscope.models.protocol import LoopedModel as LoopedModel
+    from loopscope.models.protocol import LoopedModule as LoopedModule
     from loopscope.models.tokenizer import load_tokenizer as load_tokenizer
     from loopscope.models.transformers_loop import loop_layers as loop_layers
     from loopscope.models.walk import Walk as Walk
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from loopscope.readout import nonlinear_path_from_states as nonlinear_path_from_states
     from loopscope.readout import option_path as option_path
     from loopscope.run import Run as Run
-    from loopscope.studies.run_diff import diff as diff
+    from loopscope.studies.runs import diff as diff
     from loopscope.tasks import Task as Task
     from loopscope.tasks import load_task as load_task
 
@@ -64,17 +64,21 @@ _HOMES = {
     "lm_eval_metrics": ("lm_eval_scores",),
     "measuring.config": ("MeasureConfig",),
     "measuring.model_check": ("check",),
-    "models": (
-        *("AffineHead", "Batch", "Context", "InitialState", "LoopedModel", "LoopedModule"),
-        *("Walk", "load_model", "load_tokenizer", "loop_layers", "wrap"),
-    ),
+    "models.batch": ("Batch",),
+    "models.families.decoder": ("InitialState",),
+    "models.load": ("load_model",),
+    "models.protocol": ("AffineHead", "Context", "LoopedModel", "LoopedModule"),
+    "models.tokenizer": ("load_tokenizer",),
+    "models.transformers_loop": ("loop_layers",),
+    "models.walk": ("Walk",),
+    "models.wrapped": ("wrap",),
     "monitor": ("LoopscopeCallback", "Monitor"),
     "path": ("Outcome", "classify", "predict"),
     "readout": (
         *("affine_path", "affine_path_from_states", "nonlinear_path", "nonlinear_path_from_states", "option_path"),
     ),
     "run": ("Run",),
-    "studies.run_diff": ("diff",),
+    "studies.runs": ("diff",),
     "tasks": ("Task", "load_task"),
 }
 """Where each name is, by the module that has it."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopscope.models import Batch, load_model, load_tokenizer
+from loopscope import Batch, load_model, load_tokenizer
 from loopscope.models.walk import Walk, read
 from loopscope.readout.autograd import differentiable_attention
 from loopscope.tasks.encoding import Example, encode_row

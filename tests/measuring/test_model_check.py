@@ -178,7 +178,7 @@ class WrongHalves(Good):
 
 
 class WrongSharing(Good):
-    shares_context = True
+    unpadded = True
 
 
 class StraightThrough(Good):
@@ -237,9 +237,13 @@ BROKEN = [
     ("independence", WrongSharing, "states of sequences that share a row differ by"),
     ("gradient", StraightThrough, "do not agree with"),
     ("shapes", BareState, "embed gives a Tensor: it must give loopscope.Context"),
-    ("shapes", Unread, "Unread has no readout"),
     ("shapes", Failing, "KeyError: 'no block 7'"),
 ]
+
+
+def test_a_model_without_a_readout_is_refused() -> None:
+    with pytest.raises(ls.LoopscopeError, match="lacks readout"):
+        ls.check(Unread())
 
 
 def failed(found: ModelCheck) -> list[str]:

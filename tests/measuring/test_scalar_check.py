@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from loopscope import load_model, load_tokenizer
 from loopscope.measuring import checks
 from loopscope.measuring.batching import collate, encode_task
 from loopscope.measuring.checks import scalar_check, scalar_quadratics
 from loopscope.measuring.readouts import readout_of
 from loopscope.measuring.update import Layout, PendingColumns, Update
-from loopscope.models import load_model, load_tokenizer
 from loopscope.tasks.load import load_task
 
 CHECKED = [True, True, True, False, False]

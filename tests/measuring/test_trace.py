@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from loopscope import load_model
 from loopscope.api import measure_with as measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import readouts
-from loopscope.models import load_model
 from loopscope.store import StoredRun, verify
 
 DEEPEST, LENS = 4, 3

@@ -193,13 +193,16 @@ def examples(made: Made, rows: np.ndarray) -> dict[str, Any]:
 
 def questions(made: Made, rows: np.ndarray) -> dict[str, Any]:
     parts = [update_columns(made, at, rows) for at in range(len(made.transitions))]
+    return joined(parts)
+
+
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Columns of all transitions one after another."""
     return {
-        name: (
-            np.concatenate([part[name] for part in parts])
-            if isinstance(parts[0][name], np.ndarray)
-            else [value for part in parts for value in part[name]]
-        )
-        for name in parts[0]
+        name: np.concatenate([part[name] for part in parts])
+        if isinstance(first, np.ndarray)
+        else [value for part in parts for value in part[name]]
+        for name, first in parts[0].items()
     }
 
 
@@ -400,14 +403,7 @@ def paths(made: Made, rows: np.ndarray) -> dict[str, Any]:
                 "third": np.broadcast_to(6 * R, (len(rows), PATH_NODES)).copy(),
             }
         )
-    return {
-        name: (
-            np.concatenate([part[name] for part in parts])
-            if isinstance(parts[0][name], np.ndarray)
-            else [value for part in parts for value in part[name]]
-        )
-        for name in parts[0]
-    }
+    return joined(parts)
 
 
 def prose(rng: np.random.Generator, words: int) -> str:

@@ -21,7 +21,7 @@ from loopscope.measuring.progress import Progress
 from loopscope.measuring.verify import Named, Sources, config_of
 from loopscope.measuring.worker import load_configured_model
 from loopscope.models.in_memory import borrowed
-from loopscope.models.user_models import load_code, names_code
+from loopscope.models.registry import load_code, names_code
 from loopscope.stats import Bootstrap
 from loopscope.store.schema import ends_of
 from loopscope.studies import FIGURES, Source, open_records
@@ -60,8 +60,8 @@ class Control:
     def __str__(self) -> str:
         return "\n".join(str(table) for table in (self.table, self.scales) if table.rows)
 
-    def _repr_html_(self) -> str:
-        return "".join(table.to_html() for table in (self.table, self.scales) if table.rows)
+    def _repr_markdown_(self) -> str:
+        return "\n".join(table.to_markdown() for table in (self.table, self.scales) if table.rows)
 
 
 def control(

@@ -46,8 +46,7 @@ from loopscope.measuring.update import (
     stacked,
     state_change,
 )
-from loopscope.models.exit_gate import exit_gate_of
-from loopscope.models.protocol import LoopedModel
+from loopscope.models.protocol import LoopedModel, exit_gate_of
 from loopscope.models.walk import Walk, readout_asks_context
 from loopscope.path import CONTRACTION, CURVATURE_SCALES, GRID, classify, scales_up_to
 from loopscope.store.schema import CHORD, Level, ends_of

@@ -19,11 +19,8 @@ from typing import Any, NamedTuple
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.config import BatchPolicy
-from loopscope.models.packing import Group, Packing, common_prefix, pack
+from loopscope.models.batch import Group, Packing, common_prefix, pack
 from loopscope.tasks.encoding import Encoder, Example, LengthPolicy, LoadedTask, Row, Split, fit_lengths
-
-_TOGETHER = 64
-"""Rows whose texts are encoded at a time."""
 
 
 class Span(NamedTuple):
@@ -95,15 +92,7 @@ def encode_task(
 
     `spans` asks for the tokens' places in the text, `share` for what the options of a question have in common.
     """
-    allowed, examples = sys.maxsize if allowed is None else allowed, list[Example]()
-    for start in range(0, len(task.rows), _TOGETHER):
-        rows = task.rows[start : start + _TOGETHER]
-        together = task.together(tokenizer, rows)
-        for row in rows:
-            try:
-                examples.append(task.encode_row(together, row))
-            except LoopscopeError as error:
-                raise LoopscopeError(f"{task.spec}, question {row.id}: {error}") from error
+    allowed, examples = sys.maxsize if allowed is None else allowed, list(task.encode(tokenizer))
     try:
         fitted = fit_lengths(examples, allowed, policy)
     except LoopscopeError as error:
@@ -242,6 +231,6 @@ def groups_within(counts: Sequence[int], most: int) -> Iterator[range]:
 def collate(questions: Sequence[Question], policy: BatchPolicy | None = None) -> Packing:
     """The sequences of the questions, one after the other; what options share stands once.
 
-    Padded on the right, or all in one row where the policy says so.
+    Padded on the right, or all in one row where the policy says so or tokens are shared.
     """
     return pack([q.group for q in questions], unpadded=policy is not None and policy.padding == "none")

@@ -45,8 +45,7 @@ from loopscope.errors import (
     text,
     whole,
 )
-from loopscope.models.registry import parse_name
-from loopscope.models.user_models import model_arguments
+from loopscope.models.registry import model_arguments, parse_name
 from loopscope.store.manifest import ABSENT, LARGEST_STEP, Manifest, differences, step_in
 from loopscope.store.schema import CHORD, Level, ends_of, parse_transitions
 from loopscope.tasks.encoding import LoadedTask
@@ -340,7 +339,7 @@ class MeasureConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
 
     model: Any = declare(
-        ..., "Name, hub name[@revision], folder, mine.py:build, or a model in memory.", MODEL, "NAME", identity=False
+        ..., "From `loopscope models`, a hub name[@revision], a folder or mine.py:build.", MODEL, "NAME", identity=False
     )
     tasks: Annotated[tuple[Any, ...], BeforeValidator(task_list)] = declare(
         ..., "Tasks, separated by commas; see `loopscope tasks`.", DATA, "TASK,...", identity=False
@@ -364,7 +363,7 @@ class MeasureConfig(BaseModel):
     certify: Switch = declare(False, "Enclose every update's numbers, rounding included (affine readouts).", WHAT)
     trace: Switch = declare(False, "Store a row for every reference position after every loop.", WHAT)
     lens: Whole = declare(
-        0, "Keep this many of the likeliest tokens in these rows; implies trace.", WHAT, "N", ge=0, le=100
+        0, "How many of the likeliest tokens to store after every loop, e.g. 5; implies trace.", WHAT, "N", ge=0, le=100
     )
     scales_to: float | None = declare(
         None, "Also longer steps, at scales up to this, e.g. 2.", WHAT, "SCALE", gt=1, le=4, multiple_of=0.05

@@ -35,7 +35,7 @@ from loopscope.kernels.choice import takes_kernel
 from loopscope.measuring.batching import groups_within
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.update import Columns, Layout, Update, interpolated, ordered_mean, ordered_sum
-from loopscope.models.layers.linear import linear
+from loopscope.models.layers.blocks import linear
 from loopscope.models.protocol import AffineHead, Context, LoopedModel
 from loopscope.models.walk import halves, read, readout_asks_context
 from loopscope.path import CURVATURE_SCALES, GRID

@@ -33,16 +33,15 @@ from loopscope.measuring.batching import EncodedTask, encode_task
 from loopscope.measuring.config import MeasureConfig, canonical, refuse_other_settings
 from loopscope.measuring.progress import Progress, Style
 from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch, ModelFacts
-from loopscope.models.chat_template import ChatTemplate
-from loopscope.models.tokenizer import Tokenizer
+from loopscope.models.tokenizer import ChatTemplate, Tokenizer
 from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo, WorkUnit, code_sha256, ids_sha256
 from loopscope.store.run import RunLayout, StoredRun, is_run
 from loopscope.store.schema import Level
 from loopscope.store.writer import RunWriter, open_or_create, run_lock, write_vocabulary
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.load import load_task
+from loopscope.tasks.own_task import check_vocabulary, shown_through
 from loopscope.tasks.prompting import Chat
-from loopscope.tasks.token_ids import check_vocabulary, shown_through
 
 if TYPE_CHECKING:
     from loopscope.measuring.ray_engine import RayEngine
@@ -217,7 +216,7 @@ def prepare(
         loaded = load_tasks(config, chat_of(tokenizer))
     if settings.share_context and not facts.shares_context:
         raise LoopscopeError(
-            f"{name} does not say that it runs options side by side (`shares_context`): leave out"
+            f"{name} does not say that it runs options side by side (`unpadded`): leave out"
             f" {setting('share_context', True)}"
         )
     if settings.share_context and facts.initial_state not in (None, "question"):

@@ -21,7 +21,7 @@ from torch import Tensor
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.readouts import CHUNK, LOGITS, Readout, UpdatePaths
 from loopscope.measuring.update import Columns, Layout
-from loopscope.models.exit_gate import ExitGate, exit_gate_of
+from loopscope.models.protocol import ExitGate, exit_gate_of
 from loopscope.readout.affine.sources import blocks
 from loopscope.readout.softmax import Softmax, SoftmaxChange, likeliest
 from loopscope.store.schema import GAIN_SCALES, TRACE_COLUMNS, Level, ends_of

@@ -30,8 +30,7 @@ import torch
 from torch import Tensor
 
 from loopscope.measuring.batching import Question, groups_within
-from loopscope.models.batch import Batch
-from loopscope.models.packing import Packing
+from loopscope.models.batch import Batch, Packing
 from loopscope.models.protocol import Context
 from loopscope.path import scale_case
 from loopscope.readout.options import OptionGroups
@@ -53,14 +52,8 @@ def upload(arrays: Sequence[Any], device: torch.device) -> list[Tensor]:
 
 def pinned(packing: Packing) -> Packing:
     """The same packing in memory from which `Packing.to` does not wait for a GPU."""
-
-    def moved(batch: Batch) -> Batch:
-        held: dict[str, Any] = {name: one.pin_memory() for name, one in vars(batch).items() if isinstance(one, Tensor)}
-        parts = None if batch.parts is None else batch.parts.moved(Tensor.pin_memory)
-        return dataclasses.replace(batch, **held, parts=parts)
-
-    batch = moved(packing.batch)
-    sequences = batch if packing.sequences is packing.batch else moved(packing.sequences)
+    batch = packing.batch.moved(Tensor.pin_memory)
+    sequences = batch if packing.sequences is packing.batch else packing.sequences.moved(Tensor.pin_memory)
     return Packing(batch, sequences, None if packing.place_RS is None else packing.place_RS.pin_memory())
 
 

@@ -39,14 +39,12 @@ from loopscope.measuring.batching import collate, plan_batches
 from loopscope.measuring.config import BatchPolicy, MeasureConfig, canonical, task_list
 from loopscope.measuring.run import Prepared, prepare, run_config, tasks_first
 from loopscope.measuring.worker import LocalEngine
-from loopscope.models.exit_gate import ExitGate, exit_gate_of, state_at_exit
+from loopscope.models.batch import Packing
+from loopscope.models.families.decoder import SEED
 from loopscope.models.in_memory import ModelSpec, borrowed, is_factory
-from loopscope.models.initial_state import SEED
-from loopscope.models.packing import Packing
-from loopscope.models.protocol import LoopedModel
-from loopscope.models.registry import parse_name
+from loopscope.models.protocol import ExitGate, LoopedModel, exit_gate_of, state_at_exit
+from loopscope.models.registry import OBJECT, parse_name
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer
-from loopscope.models.user_models import OBJECT
 from loopscope.models.walk import Walk
 from loopscope.store.manifest import Difference, Manifest, differences
 from loopscope.store.run import StoredRun

@@ -23,14 +23,14 @@ from loopscope.measuring.batching import Question, example_columns, padded_token
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.model_check import before_a_pass, checked
 from loopscope.measuring.update import stacked
-from loopscope.models.families.config import FamilyConfig
+from loopscope.models.families import FamilyConfig
+from loopscope.models.families.decoder import InitialState, Rule
 from loopscope.models.in_memory import model_identity
-from loopscope.models.initial_state import InitialState, Rule
 from loopscope.models.layers.attention import runs_unpadded
 from loopscope.models.load import card_of, load_model
 from loopscope.models.protocol import LoopedModel
+from loopscope.models.registry import OBJECT
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer, no_tokenizer
-from loopscope.models.user_models import OBJECT
 from loopscope.models.walk import forget_recorded_steps
 from loopscope.readout.checks import is_out_of_memory
 from loopscope.store.manifest import ModelInfo, WorkUnit
@@ -137,8 +137,8 @@ def facts_of(model: LoopedModel) -> ModelFacts:
         device_type=device.type,
         device_name=torch.cuda.get_device_name(device) if on_gpu else f"{device.type} ({platform.machine()})",
         seeds=seeds,
-        shares_context=bool(getattr(model, "shares_context", False)),
-        trained_clock=card.trained_clock,
+        shares_context=bool(getattr(model, "unpadded", False)),
+        trained_clock=getattr(model, "trained_clock", None),
         args=card.args,
         initial_state=None if drawn is None else drawn.rule,
         unpadded=runs_unpadded(model),

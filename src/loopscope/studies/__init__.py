@@ -56,11 +56,7 @@ def open_records(runs: Source | Sequence[Source] | Records) -> Records:
     return Records(opened, logs)
 
 
-def table(
-    name: str,
-    runs: Source | Sequence[Source] | Records,
-    bootstrap: Bootstrap | None = None,
-) -> TableResult:
+def table(name: str, runs: Source | Sequence[Source] | Records, bootstrap: Bootstrap | None = None) -> TableResult:
     """One of the paper's tables, from your own runs.
 
     Args:
