@@ -11,7 +11,6 @@ from flint import arb
 from loopscope.measuring.update import predicted_scale
 from loopscope.readout.certified import tokens
 from loopscope.readout.certified.intervals import Interval
-from loopscope.readout.certified.tokens import Head
 from loopscope.readout.certified.update import States, UpdateEnclosures, enclose_update
 
 FEW = 56  # every kind in every dtype, twice
@@ -20,8 +19,9 @@ ALL = 10_000
 
 def enclosures(given: Any) -> UpdateEnclosures:
     one = torch.ones(1, dtype=torch.int64)
-    states = States(given.before_1D, given.after_1D, torch.tensor([given.target]), one, None, one)
-    return enclose_update(states, Head.of(given.weight_VD, given.bias_V), predicted_scale, 1 << 21)
+    head, target = (given.weight_VD, given.bias_V), torch.tensor([given.target])
+    states = States(given.before_1D, given.after_1D, *head, target, one, None, one)
+    return enclose_update(states, predicted_scale, 1 << 21)
 
 
 def violations(paths: ModuleType, numbers: range) -> Iterator[str]:
@@ -33,16 +33,14 @@ def violations(paths: ModuleType, numbers: range) -> Iterator[str]:
 
         def true(truth: Any, scale: float = float(enclosed.scale)) -> dict[str, arb]:
             slope, curvature = truth.derivatives()
-            gain = truth.gain(1.0)
             return {
                 "utility": truth.log_p(),
                 "slope": slope,
                 "quadratic": curvature / 2,
                 "prediction": slope + curvature / 2,
-                "gain": gain,
+                "gain": truth.gain(1.0),
                 "quarter_gain": truth.gain(0.25),
                 "predicted_gain": truth.gain(scale),
-                "kl": slope - gain,
             }
 
         yield from (f"case {number}, {line}" for line in paths.violations(given, true, ends))
