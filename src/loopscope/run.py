@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from loopscope.api import Tasks
     from loopscope.models.in_memory import ModelSpec
-    from loopscope.report.question_view import QuestionView
+    from loopscope.report.question import QuestionView
     from loopscope.stats import Bootstrap
     from loopscope.store.verification import Verification
     from loopscope.studies.comparison import Comparison
@@ -56,7 +56,7 @@ class Run(StoredRun):
             task: which task, where two have a question of this name.
             alpha: the scale at which tokens are tinted.
         """
-        from loopscope.report.question_view import question
+        from loopscope.report.question import question
 
         return question(self, id, transition, task, alpha)
 
@@ -172,6 +172,6 @@ class Run(StoredRun):
         return tuple(sorted({name for names in logged for name in names}))
 
     def _repr_html_(self) -> str:
-        from loopscope.report.run_html import as_html
+        from loopscope.report.notebook import run_html
 
-        return as_html(self)
+        return run_html(self)

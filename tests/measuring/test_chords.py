@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 import loopscope as ls
 from loopscope.models import Batch
 from loopscope.models.walk import Walk
-from loopscope.report.question_view import question
+from loopscope.report.question import question
 from loopscope.store.schema import transition_of
 from loopscope.studies.records import Records
 

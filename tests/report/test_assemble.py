@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from loopscope.report import assemble
+from loopscope.report import write as assemble
 
 FOLDER = files("loopscope.report").joinpath("page")
 SOURCES = {
@@ -40,7 +40,7 @@ def test_every_source_of_the_page_is_used_after_what_it_imports():
     for at, name in enumerate(bundled):
         assert {module for module, _ in imports(SOURCES[name])} <= set(bundled[:at])
     names = {entry.name for entry in FOLDER.iterdir()}
-    assert names == {*assemble.STYLES, *(f"{name}.js" for name in SOURCES), "page.html"}
+    assert names == {*(f"{name}.css" for name in assemble.STYLES), *(f"{name}.js" for name in SOURCES), "page.html"}
 
 
 def test_node_can_parse_the_bundle(tmp_path):

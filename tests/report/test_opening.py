@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from loopscope.report.evaluation_set import sets_of
-from loopscope.report.opening import Candidate, opening
+from loopscope.report.overview import Candidate, opening
 from loopscope.stats import Estimate, Interval
 from loopscope.studies.summary import finding, leading_update
 
@@ -47,7 +47,7 @@ def test_the_clearest_path_rises_and_falls(read):
     # A large fall without a rise, a large rise without a fall, both, and a failure of direction.
     data = read([[0.01, 4.0, 2.0, -5.0]], [[-3.0, -4.01, -4.0, -1.0]])
     assert [int(code) for code in data.updates[0].outcome] == [3, 3, 3, 2]
-    shown = opening([Candidate("s0-0", data, 0, True)])
+    shown = opening([Candidate("s0-0", data, "some/model", 0, True)])
     assert (shown["id"], shown["transition"], shown["outcome"]) == ("riddles-2", 3, 3)
     assert shown["gain"] == pytest.approx(-2.0)
     assert max(shown["path"]) == pytest.approx(0.25)
@@ -61,9 +61,9 @@ def test_trained_weights_come_before_random_ones_and_a_decline_before_none(read)
     level, falling = read(**clear, folder="b"), read(**faint, folder="c")
     chosen = opening(
         [
-            Candidate("random", random, 0, True),
-            Candidate("level", level, 0, False),
-            Candidate("falling", falling, 0, True),
+            Candidate("random", random, "some/model", 0, True),
+            Candidate("level", level, "some/model", 0, False),
+            Candidate("falling", falling, "some/model", 0, True),
         ]
     )
     assert chosen["set"] == "falling"
@@ -71,14 +71,14 @@ def test_trained_weights_come_before_random_ones_and_a_decline_before_none(read)
 
 def test_without_a_failure_the_largest_gain_is_shown(read):
     data = read([[1.0, 2.0, 0.5]], [[0.1, 0.1, 0.1]])
-    shown = opening([Candidate("s0-0", data, 0, False)])
+    shown = opening([Candidate("s0-0", data, "some/model", 0, False)])
     assert shown["id"] == "riddles-1"
     assert "harms no question" in shown["title"]
 
 
 def test_a_quick_run_has_both_ends(read):
     data = read([[1.0, 1.0]], [[-2.0, -3.0]], level="quick", tokens=False)
-    shown = opening([Candidate("s0-0", data, 0, True)])
+    shown = opening([Candidate("s0-0", data, "some/model", 0, True)])
     assert (shown["alphas"], shown["stored"]) == ([0.0, 1.0], False)
     assert finding(data.updates[0]).predicted is None
 

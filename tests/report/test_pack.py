@@ -4,7 +4,7 @@ from base64 import b64decode
 import numpy as np
 import pytest
 
-from loopscope.report.pack import KINDS, pack
+from loopscope.report.evaluation_set import KINDS, pack
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,7 @@
 import pytest
 
-from loopscope.report import sentences
+from loopscope.report.overview import of_decline
+from loopscope.report.question import number
 
 
 @pytest.mark.parametrize(
@@ -15,9 +16,9 @@ from loopscope.report import sentences
     ],
 )
 def test_numbers_have_three_digits(value, text):
-    assert sentences.number(value) == text
+    assert number(value) == text
 
 
 def test_a_decline_names_both_depths():
-    assert "By depth 6 it has clearly fallen below what depth 4 had reached" in sentences.of_decline(4, (4, 6), 8)
-    assert "still the last depth" in sentences.of_decline(8, None, 8)
+    assert "By depth 6 it has clearly fallen below what depth 4 had reached" in of_decline(4, (4, 6), 8)
+    assert "still the last depth" in of_decline(8, None, 8)

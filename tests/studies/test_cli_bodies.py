@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loopscope.cli.studies import compare, figures, studies, tables
+from loopscope.cli.app import exit_code
+from loopscope.cli.runs import figures, studies, tables
 from loopscope.errors import LoopscopeError, command_line_words
 from loopscope.studies import FIGURES, TABLES
 
@@ -46,7 +47,6 @@ def test_a_table_that_the_run_cannot_fill_says_what_to_do(quick_run):
 def test_a_run_of_depths_alone_is_not_told_to_go_on(tmp_path, capsys):
     """It is finished, and the same command again would change nothing."""
     import loopscope as ls
-    from loopscope.cli.app import exit_code
     from loopscope.report.write import write_report
 
     where = str(tmp_path / "depths")
@@ -64,13 +64,11 @@ def test_a_run_of_depths_alone_is_not_told_to_go_on(tmp_path, capsys):
     assert "finite-step" not in shown
 
 
-def test_unknown_formats_are_the_users_mistake(run, tmp_path):
-    with pytest.raises(LoopscopeError, match="choose text"):
-        tables([run], format="html")
-    with pytest.raises(LoopscopeError, match="choose pdf"):
-        figures([run], str(tmp_path), format="jpeg")
-    with pytest.raises(LoopscopeError, match="choose text"):
-        compare([run], format="html")
+@pytest.mark.parametrize(("command", "choices"), [("tables", "text"), ("figures", "pdf"), ("compare", "text")])
+def test_unknown_formats_are_the_users_mistake(run, tmp_path, capsys, command, choices):
+    output = ["--output", str(tmp_path)] if command == "figures" else []
+    assert exit_code([command, run, "--format", "html", *output]) == 2
+    assert f"choose {choices}" in capsys.readouterr().err
 
 
 def test_figures_are_written_into_a_new_folder(run, tmp_path, capsys):
@@ -93,7 +91,7 @@ def test_studies_are_listed_with_what_they_need(capsys):
 
 
 def test_figures_without_matplotlib_are_one_line_with_the_remedy(run, tmp_path):
-    call = f"from loopscope.cli.studies import figures; figures([{run!r}], {str(tmp_path)!r})"
+    call = f"from loopscope.cli.runs import figures; figures([{run!r}], {str(tmp_path)!r})"
     program = f"import sys; sys.modules['matplotlib'] = None; {call}"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     last = result.stderr.strip().splitlines()[-1]
@@ -105,7 +103,7 @@ def test_tables_and_comparison_need_no_optional_library(run, capsys):
     blocked = ("scipy", "matplotlib", "datasets", "ray", "triton", "torch")
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({blocked!r}));"  # None makes an import fail
-        f"from loopscope.cli.studies import compare, tables; tables([{run!r}]); compare([{run!r}])"
+        f"from loopscope.cli.runs import compare, tables; tables([{run!r}]); compare([{run!r}])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "Begin": {
-        "demo": ("demo", "A model and texts that ship along: a finding and its report."),
+        "demo": ("measure", "A model and texts that ship along: a finding and its report."),
         "measure": ("measure", "Measure tasks with a looped model, into a run directory."),
     },
     "Read runs": {
-        "tables": ("studies", "The paper's tables."),
-        "figures": ("studies", "The paper's figures."),
-        "compare": ("studies", "The paper's published numbers next to those of runs."),
-        "report": ("studies", "One self-contained interactive page."),
+        "tables": ("runs", "The paper's tables."),
+        "figures": ("runs", "The paper's figures."),
+        "compare": ("runs", "The paper's published numbers next to those of runs."),
+        "report": ("runs", "One self-contained interactive page."),
         "diff": ("runs", "Two of your runs on the same questions; exit code for CI."),
         "verify": ("runs", "Check a run's files, and measure a sample of it again."),
     },
     "What there is": {
         "models": ("listing", "The models, with sizes and revisions."),
         "tasks": ("listing", "The tasks."),
-        "studies": ("studies", "The tables and figures, and what each needs."),
+        "studies": ("runs", "The tables and figures, and what each needs."),
     },
     "Go further": {
         "check": ("measure", "Try a model on a small batch before measuring it."),
         "reproduce": ("measure", "The paper's runs, tables and figures in one command."),
-        "control": ("studies", "When to stop and how far to step, at equal cost."),
+        "control": ("runs", "When to stop and how far to step, at equal cost."),
         "lm-eval": ("measure", "lm-evaluation-harness with a looped model."),
         "push": ("runs", "A run as a (private) data set of the Hugging Face hub."),
     },

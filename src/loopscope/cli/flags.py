@@ -13,15 +13,22 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from loopscope.errors import LoopscopeError, shown
+from loopscope.errors import LoopscopeError, choice, shown
 from loopscope.limits import read_text
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
-def flag(name: str, help: str, *, choices: Sequence[str] | Callable[[], Iterable[str]] = (), **rest: Any) -> Any:
-    """A typer option with its environment variable; its choices are shown (unless they are many) and completed."""
+def flag(
+    name: str, help: str, *, choices: Sequence[str] | Callable[[], Iterable[str]] = (), check: bool = False, **rest: Any
+) -> Any:
+    """A typer option with its environment variable; its choices are shown (unless they are many) and completed.
+
+    With `check` they are also checked before the command begins.
+    """
     variable = "LOOPSCOPE_" + name.removeprefix("--").replace("-", "_").upper()
+    if check and not callable(choices):
+        rest["callback"] = lambda given: choice(name.removeprefix("--"), given, choices)
     if not callable(choices):
         rest = {"metavar": "|".join(choices) or None} | rest
     known = choices if callable(choices) else lambda: choices
@@ -42,7 +49,10 @@ Runs = Annotated[
     list[str], typer.Argument(metavar="RUN...", help="Run directories or folders of them.", show_default=False)
 ]
 Name = Annotated[str | None, flag("--name", "Only this one; `loopscope studies` lists them.", choices=study_names)]
-TableFormat = Annotated[str, flag("--format", "How tables are written.", choices=FORMATS)]
+TableFormat = Annotated[str, flag("--format", "How tables are written.", choices=FORMATS, check=True)]
+RunModel = Annotated[str | None, flag("--model", "The model, where the run's is code or has moved.")]
+RunTasks = Annotated[str, flag("--tasks", "The run's tasks in files, as `measure` was given them.")]
+RunTemplate = Annotated[str | None, flag("--template", "The run's template file.")]
 Json = Annotated[bool, flag("--json", "One JSON array instead of text.")]
 ModelArgs = Annotated[str, flag("--model-args", "What `mine.py:build` is called with, e.g. ckpt=step900,cores=2.")]
 Device = Annotated[str, flag("--device", "Where the model runs.", metavar="cpu|cuda|cuda:1|mps|auto")]

@@ -1,4 +1,4 @@
-"""What runs a model: `loopscope measure`, `check`, `reproduce` and `lm-eval`.
+"""What runs a model: `loopscope demo`, `measure`, `check`, `reproduce` and `lm-eval`.
 
 The flags of `measure` are the settings of `MeasureConfig`, values read as text; `reproduce` has some of them.
 """
@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import shlex
 import sys
+import textwrap
+import time
 from enum import Enum
+from importlib.util import find_spec
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic.fields import FieldInfo
 
-from loopscope.cli.flags import ConfigFlag, Device, ModelArgs, PlanFlag, PlanSeconds, flag, with_flags
+from loopscope.cli.flags import PROGRESS, ConfigFlag, Device, ModelArgs, PlanFlag, PlanSeconds, flag, with_flags
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.config import GROUPS, MeasureConfig, choices, facts_of
+
+if TYPE_CHECKING:
+    from loopscope.store import StoredRun
 
 
 def settings_flags(model: type[MeasureConfig]) -> list[Parameter]:
@@ -164,3 +170,53 @@ def lm_eval(context: typer.Context) -> None:
     from loopscope.lm_eval_backend import run_harness
 
     run_harness(context.args)
+
+
+DEMO: tuple[dict[str, Any], ...] = (
+    {"model": "toy-ouro", "tasks": "stories", "transitions": "4-5", "depths": "1-6", "limit": 16, "tokens": True},
+    {"model": "toy-ouro", "model_args": "inside=3", "tasks": "stories", "transitions": 3, "depths": "1-5", "limit": 12},
+    {"model": "toy-huginn", "tasks": "stories", "transitions": 3, "depths": "1-6", "limit": 12},
+    {"model": "toy-ouro", "tasks": "arithmetic", "transitions": 4, "depths": "1-6", "limit": 24, "tokens": True},
+)
+"""The settings of the demo's runs, around the trained depths; the first is the one that the finding is about."""
+
+
+def demo(
+    output: Annotated[str, flag("--output", "Folder for the runs and the report.", metavar="FOLDER")] = "runs/demo",
+    questions: Annotated[
+        int | None, flag("--questions", "Questions of each task and model.", metavar="N", min=1, show_default=False)
+    ] = None,
+    everything: Annotated[bool, flag("--all", "Also a nonlinear readout, a second model and a second task.")] = False,
+    progress: Annotated[str, flag("--progress", "How progress is shown.", choices=PROGRESS)] = "auto",
+) -> None:
+    """Measure an embedded model on texts it never saw, say what was found, and write the report; no network."""
+    from loopscope.studies.summary import first_finding, run_lines
+
+    folder, began = Path(output), time.monotonic()
+    print("toy-ouro, a small looped model that ships with loopscope, on texts it never saw (float32):", flush=True)
+    runs = [_demo_run(DEMO[0], folder, questions, progress)]
+    found = first_finding(runs[0])
+    print(*textwrap.wrap(f"{found.title('toy-ouro')}. {found.sentence()}", 79), sep="\n", flush=True)
+    runs += [_demo_run(settings, folder, questions, progress) for settings in (DEMO[1:] if everything else ())]
+    for run in runs:
+        if everything:
+            print(f"\n{run.path.name}")
+        print(*run_lines(run)[1:], sep="\n", flush=True)
+    from loopscope.report import write_report
+
+    page = write_report([run.path for run in runs], folder / "report.html")
+    print(f"report: {page} (open it in a browser; it loads nothing from the network)")
+    if find_spec("matplotlib") is None:
+        print("without the paper's figures: pip install '.[studies]' in loopscope's folder adds them")
+    more = "" if everything else " `loopscope demo --all` adds a nonlinear readout, a second model and a second task."
+    print(f"Took {time.monotonic() - began:.0f} s.{more}")
+
+
+def _demo_run(settings: dict[str, Any], folder: Path, questions: int | None, progress: Any) -> StoredRun:
+    """One run per model and task, because each has its own number of questions."""
+    from loopscope.api import measure_with
+
+    names = settings["model"], settings.get("model_args", "").replace("=", "-"), settings["tasks"]
+    limit, output = questions or settings["limit"], folder / "-".join(filter(None, names))
+    usual = {"level": "grid", "scalar_checks": 0, "device": "cpu", "dtype": "float32", "progress": progress}
+    return measure_with(**settings | usual | {"limit": limit, "output": output})

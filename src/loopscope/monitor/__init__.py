@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from loopscope.monitor.summary import Record
-from loopscope.monitor.watch import Monitor
+from loopscope.monitor.watch import Monitor, Record
 
 if TYPE_CHECKING:
     from loopscope.monitor.trainer_callback import LoopscopeCallback

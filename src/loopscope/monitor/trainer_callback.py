@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.models.protocol import LoopedModel
-from loopscope.monitor.summary import Record
-from loopscope.monitor.untouched import unwrapped
-from loopscope.monitor.watch import Monitor
+from loopscope.monitor.watch import Monitor, Record
+from loopscope.monitor.watched import unwrapped
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback

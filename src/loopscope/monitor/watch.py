@@ -6,25 +6,31 @@ It is a pass of `measuring` at level quick over the model as it is in memory: th
 
 from __future__ import annotations
 
+import functools
+import os
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeAlias
 
+import polars as pl
 import torch
 
 from loopscope._version import __version__
-from loopscope.errors import LoopscopeError, choice, whole
+from loopscope.errors import LoopscopeError, choice, setting, shown, text, whole
 from loopscope.measuring.arguments import MOST_QUESTIONS, BatchPolicy, Numbers
-from loopscope.measuring.batching import Question
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.model_check import before_a_pass, checked
+from loopscope.measuring.producers import Tables
+from loopscope.measuring.update import Columns
 from loopscope.measuring.worker import Measured, Worker
 from loopscope.models.load import find_dtype
 from loopscope.models.protocol import LoopedModel
-from loopscope.monitor.loggers import loggers
-from loopscope.monitor.summary import Record, depth_rows, update_rows
-from loopscope.monitor.untouched import Autocast, bare, untouched
-from loopscope.monitor.watched_data import ANY_BATCH, WatchedTask, batch_task, is_batch, tasks_of
-from loopscope.monitor_log import FORMAT, VERSION
+from loopscope.monitor.watched import ANY_BATCH, Autocast, WatchedTask, bare, batch_task, is_batch, tasks_of, untouched
+from loopscope.monitor_log import FORMAT, VERSION, MonitorLogWriter
+from loopscope.path import Outcome
+from loopscope.store.schema import ends_of
 
 EVERY = 200
 """Steps between two calls."""
@@ -35,6 +41,57 @@ BATCH_TOKENS = {"cpu": 4096}
 GPU_BATCH_TOKENS = 16384
 """Padded tokens that are measured at a time: a training leaves little memory free."""
 RANKS = ("first", "all")
+
+
+MEANS = (
+    *("utility_before", "utility_after", "gain", "slope", "quadratic"),
+    *("quadratic_scale", "quarter_gain", "quadratic_gain"),
+)
+"""Columns of a pass whose means are logged."""
+LOGGED_DEPTH = ("utility", "accuracy")
+"""Of a depth, what goes to TensorBoard and W&B."""
+LOGGED_UPDATE = (
+    *("gain", "slope", "quadratic", "accumulated_curvature", "quadratic_scale", "quarter_gain", "quadratic_gain"),
+    *("progressing", "neutral", "directional", "finite_step", "harmful", "share"),
+    *("sign_slope", "sign_quadratic", "quarter_recovery", "quadratic_recovery"),
+)
+"""The same of an update."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one call found.
+
+    Attributes:
+        step: of the training.
+        depths: one row per task and depth.
+        updates: one row per task and transition.
+        call: what the measuring took.
+    """
+
+    step: int
+    depths: tuple[Mapping[str, Any], ...]
+    updates: tuple[Mapping[str, Any], ...]
+    call: Mapping[str, Any]
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """All of them, as the log holds them."""
+        return [*self.depths, *self.updates, self.call]
+
+    def scalars(self) -> dict[str, float]:
+        """One number per name, such as `loopscope/gain/4-5`; with several tasks `loopscope/stories/gain/4-5`.
+
+        What is not defined (a share of failures where there are none) is left out.
+        """
+        several = len({row["task"] for row in self.depths}) > 1
+        found: dict[str, float] = {}
+        for rows, names in ((self.depths, LOGGED_DEPTH), (self.updates, LOGGED_UPDATE)):
+            for row in rows:
+                place = row["depth"] if "depth" in row else "{}-{}".format(*ends_of(row["transition"]))
+                group = f"loopscope/{row['task']}" if several else "loopscope"
+                found |= {f"{group}/{name}/{place}": row[name] for name in names if row.get(name) is not None}
+        return found
 
 
 class Monitor:
@@ -155,7 +212,8 @@ class Monitor:
         depths, updates, questions, positions = [], [], 0, 0
         with untouched(self.model):
             for task in tasks:
-                tables = self._tables(task)
+                found = self._worker.run([(task.name, task.questions)])
+                (tables,) = (each.tables() for each in found if isinstance(each, Measured))
                 depths += depth_rows(step, task.name, tables)
                 updates += update_rows(step, task.name, tables["questions"])
                 questions += len(task.questions)
@@ -167,17 +225,6 @@ class Monitor:
         for function in self._functions:
             function(record.scalars(), step)
         return record
-
-    @property
-    def questions(self) -> list[Question]:
-        """The held-out questions, of all tasks."""
-        return [question for task in self._tasks for question in task.questions]
-
-    def _tables(self, task: WatchedTask) -> Any:
-        (measured,) = (
-            found for found in self._worker.run([(task.name, task.questions)]) if isinstance(found, Measured)
-        )
-        return measured.tables()
 
     def _cost(self, started: float) -> dict[str, float | None]:
         now = _now(self.model)
@@ -227,3 +274,86 @@ def _now(model: LoopedModel) -> float:
 
 def _named(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def depth_rows(step: int, task: str, tables: Tables) -> list[dict[str, Any]]:
+    """The mean utility at every depth, and where there are options, how often the right one is the likeliest."""
+    columns, examples = tables["depths"], tables["examples"]
+    frame = pl.DataFrame({name: columns[name] for name in ("row", "depth", "utility")})
+    if "chosen_option" in columns:
+        correct = dict(zip(examples["row"], examples["correct_option"], strict=True))
+        right = pl.Series(columns["chosen_option"]) == frame["row"].replace_strict(correct)
+        frame = frame.with_columns(accuracy=right)
+    return _rows("depth", step, task, frame.drop("row"), "depth")
+
+
+def update_rows(step: int, task: str, questions: Columns) -> list[dict[str, Any]]:
+    """Everything about every update."""
+    if not questions:
+        return []
+    frame = pl.DataFrame({name: questions[name] for name in ("transition", *MEANS, "outcome")})
+    gain, slope, outcome = pl.col("gain"), pl.col("slope"), pl.col("outcome")
+    failures, harmful = outcome == Outcome.FINITE_STEP_FAILURE, outcome >= Outcome.DIRECTIONAL_FAILURE
+    columns = frame.select(
+        "transition",
+        *MEANS,
+        accumulated_curvature=gain - slope,
+        progressing=outcome == Outcome.PROGRESSING,
+        neutral=outcome == Outcome.NEUTRAL,
+        directional=outcome == Outcome.DIRECTIONAL_FAILURE,
+        finite_step=failures,
+        harmful=harmful,
+        share=pl.when(harmful).then(failures),
+        sign_slope=slope.sign() == gain.sign(),
+        sign_quadratic=(slope + pl.col("quadratic")).sign() == gain.sign(),
+        quarter_recovery=pl.when(failures).then(pl.col("quarter_gain") > 0),
+        quadratic_recovery=pl.when(failures).then(pl.col("quadratic_gain") > 0),
+    )
+    return _rows("update", step, task, columns, "transition")
+
+
+def _rows(kind: str, step: int, task: str, columns: pl.DataFrame, by: str) -> list[dict[str, Any]]:
+    """The mean of each column over the questions that have it, and its standard error where there are two or more."""
+    values = pl.exclude(by).cast(pl.Float64)
+    error = (values.std() / values.count().sqrt()).name.suffix("_se")
+    found = columns.group_by(by).agg(pl.len().alias("questions"), values.mean(), error).sort(by)
+    return [{"kind": kind, "step": step, "task": task, **row} for row in found.iter_rows(named=True)]
+
+
+STEP = "loopscope/step"
+"""The axis of a W&B run on which a monitor's numbers lie."""
+Function: TypeAlias = Callable[[Mapping[str, float], int], Any]
+
+
+def loggers(given: Any) -> tuple[list[MonitorLogWriter], list[Function]]:
+    """Files and functions from what a user gave: a path, a writer, a run, a function, or a list of them."""
+    listed = given if isinstance(given, list | tuple) else [] if given is None else [given]
+    files = [MonitorLogWriter(text("log", one)) for one in listed if isinstance(one, str | os.PathLike)]
+    return files, [_function(one) for one in listed if not isinstance(one, str | os.PathLike)]
+
+
+def _function(given: Any) -> Function:
+    if hasattr(given, "add_scalar"):
+        return lambda numbers, step: [given.add_scalar(name, value, step) for name, value in numbers.items()]
+    if hasattr(given, "define_metric"):
+        return functools.partial(_log_to_wandb, given)
+    if hasattr(given, "log"):  # trackio, the module or a run
+        return lambda numbers, step: given.log(dict(numbers), step=step)
+    if callable(given):
+        return given  # type: ignore[no-any-return]
+    raise LoopscopeError(
+        f"{setting('log')} takes a file name, a SummaryWriter, wandb or trackio (the module or a run), or a function, "
+        f"not {shown(given)}"
+    )
+
+
+def _log_to_wandb(given: Any, numbers: Mapping[str, float], step: int) -> None:
+    """One row of metrics on an axis of their own; the module stands for its active run."""
+    run = given.run if isinstance(given, ModuleType) else given
+    if run is None:
+        raise LoopscopeError(f"{setting('log')} is the module of W&B, which has no active run: call wandb.init first")
+    run.define_metric(STEP)
+    run.define_metric("loopscope/*", step_metric=STEP)
+    # W&B drops what is logged for a step behind its own, which counts calls where a training gives none.
+    place = {"step": step} if step >= getattr(run, "step", 0) else {}
+    run.log({STEP: step, **numbers}, **place)

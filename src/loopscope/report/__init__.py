@@ -6,7 +6,7 @@ comes from `loopscope.studies` and `loopscope.stats`; the script draws and reads
 question of it for notebooks, which `Run.question` gives.
 """
 
-from loopscope.report.question_view import QuestionView
+from loopscope.report.question import QuestionView
 from loopscope.report.write import write_report
 
 __all__ = ["QuestionView", "write_report"]

@@ -1,18 +1,24 @@
-"""The numbers of the first view: utility over depth, outcome shares, what steps of other lengths give.
+"""The first view: the clearest path, utility over depth, outcome shares, what steps of other lengths give.
 
-Nothing is estimated here: tables come from `loopscope.studies`, means and their intervals from
-`loopscope.stats` with the resamples of the paper (Section 4.1), step oracles from `loopscope.path`.
+Nothing is estimated here: tables come from `loopscope.studies`, means and their intervals from `loopscope.stats` with
+the resamples of the paper (Section 4.1), step oracles from `loopscope.path`.
+
+What the page opens with is chosen by the data: of every evaluation set its leading update, and of its finite-step
+failures the path whose rise a and whose fall b are both large: the largest min(a, b)² / max(a, b), with a = max φ and
+b = −φ(1).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from loopscope.path import Outcome, oracles, uniform_grid
-from loopscope.report import sentences
-from loopscope.report.evaluation_set import EvaluationSet
+from loopscope.path import GRID, Outcome, oracles, uniform_grid
+from loopscope.report.evaluation_set import EvaluationSet, snippet
 from loopscope.stats import Bootstrap, Estimate, Mean
+from loopscope.studies.conditions import Weights
 from loopscope.studies.declare import Row, TableResult
 from loopscope.studies.records import DepthSweep, Records, Updates
 from loopscope.studies.summary import clearly, finding, leading_update
@@ -98,7 +104,7 @@ def _facts(updates: Updates, tables: Tables) -> list[dict[str, Any]]:
             found.append(_fact(name, row["recovery"], row["recovered"], row["failures"]))
     if (row := _row(tables, "certificates", updates)) is not None and row["share"] is not None:
         share = Estimate(row["share"], row["updates"])
-        found.append(_fact("certified", share, row["certified"], row["updates"], sentences.of_certificates(row)))
+        found.append(_fact("certified", share, row["certified"], row["updates"], of_certificates(row)))
     return found
 
 
@@ -163,7 +169,7 @@ def depth_summary(sweep: DepthSweep, bootstrap: Bootstrap) -> dict[str, Any]:
         "means": [_numbers(means[depth]) for depth in sweep.depths],
         "peak": peak,
         "decline": {"from": ends[0], "to": ends[1]} if ends else None,
-        "words": sentences.of_decline(peak, ends, sweep.depths[-1]),
+        "words": of_decline(peak, ends, sweep.depths[-1]),
     }
 
 
@@ -178,4 +184,80 @@ def _numbers(estimate: Estimate) -> dict[str, float | None]:
         "value": estimate.value,
         "low": interval.low if interval else None,
         "high": interval.high if interval else None,
+    }
+
+
+def of_certificates(row: Row) -> str:
+    """How many outcomes no rounding of the readout can overturn, and how many are recorded otherwise."""
+    said = f"No rounding of the readout can overturn {row['certified']} of {row['updates']} outcomes."
+    return said + (f" {row['contradicted']} of them are recorded otherwise." if row["contradicted"] else "")
+
+
+def of_decline(peak: int, decline: tuple[int, int] | None, last: int) -> str:
+    """Where more loops stop helping."""
+    best = f"Mean utility is highest after {peak} {'loop' if peak == 1 else 'loops'}."
+    if decline is None:
+        more = " It is still the last depth measured." if peak == last else ""
+        return f"{best}{more} No depth lies clearly below the best one before it."
+    reference, depth = decline
+    return f"{best} By depth {depth} it has clearly fallen below what depth {reference} had reached."
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An evaluation set that the page could open with."""
+
+    name: str
+    data: EvaluationSet
+    model: str
+    """The model, with the run where several runs have it."""
+    leading: int
+    """The place of the leading update."""
+    declines: bool
+    """Whether that update clearly lowers the mean utility."""
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Trained weights before random ones, a clear decline before none, then how clear the clearest path is."""
+        trained = self.data.condition.weights is not Weights.RANDOM
+        return trained, self.declines, self.clearest[1]
+
+    @cached_property
+    def clearest(self) -> tuple[int, float]:
+        """The question whose path is clearest, and by how many nats; without a failure, the one that moves most."""
+        updates = self.data.updates[self.leading]
+        if not updates.finite_step.any():
+            return int(np.argmax(np.abs(updates.gain))), 0.0
+        clarity = np.where(updates.finite_step, updates.clarity, -1.0)
+        return int(np.argmax(clarity)), float(clarity.max())
+
+
+def opening(candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """The path and the words at the top of the page."""
+    best = max(candidates, key=lambda candidate: candidate.rank)
+    row, _ = best.clearest
+    updates = best.data.updates[best.leading]
+    found = finding(updates)
+    stored = updates.has("grid_gain")
+    if updates.outcome[row] != Outcome.FINITE_STEP_FAILURE:
+        why = f"Of the {found.questions} updates, the one that moves most."
+    elif found.failures == 1:
+        why = "The only finite-step failure of this update."
+    else:
+        why = f"The clearest of {found.failures} finite-step failures: its rise and its fall are both large."
+    return {
+        "set": best.name,
+        "transition": updates.condition.transition,
+        "id": updates.ids[row],
+        "snippet": snippet(str(best.data.examples["prompt"][row])),
+        "outcome": int(updates.outcome[row]),
+        "slope": float(updates.slope[row]),
+        "gain": float(updates.gain[row]),
+        "alphas": list(GRID) if stored else [0.0, 1.0],
+        "path": updates.grid_gain[row].tolist() if stored else [0.0, float(updates.gain[row])],
+        "stored": stored,
+        "title": found.title(best.model),
+        "finding": found.sentence(),
+        "meaning": found.meaning(),
+        "why": why,
     }

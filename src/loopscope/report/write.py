@@ -1,20 +1,27 @@
-"""`write_report`: runs in, one HTML file out."""
+"""`write_report`: runs in, one HTML file out.
 
+The page's scripts are ES modules in `page/`; `main.js` is the entry. A file opened from disk may not load modules, so
+they are bundled here: each becomes a function that returns its exports, in the order of their imports. Of the module
+syntax the bundle knows `import { a, b } from "./other.js";` and `export` before a constant, a function or a class.
+Style sheets are one element, data is inert, and a policy allows only these.
+"""
+
+import base64
+import hashlib
+import html
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from loopscope._version import __version__
 from loopscope.errors import LoopscopeError, command_line_words, text, whole
 from loopscope.path import GRID, PATH_NODES
-from loopscope.report.assemble import document
-from loopscope.report.details import CHUNK, detail_chunks, path_bits
-from loopscope.report.evaluation_set import EvaluationSet, index, sets_of, text_chunks
-from loopscope.report.lens import LENS_QUESTIONS, lens_of
-from loopscope.report.opening import Candidate, opening
-from loopscope.report.overview import FACTS, NEEDED_TABLES, STEPS, overview
-from loopscope.report.pack import pack
+from loopscope.report.details import CHUNK, LENS_QUESTIONS, detail_chunks, lens_of, path_bits
+from loopscope.report.evaluation_set import EvaluationSet, index, pack, sets_of, text_chunks
+from loopscope.report.overview import FACTS, NEEDED_TABLES, STEPS, Candidate, opening, overview
 from loopscope.report.provenance import provenance, warnings_of
 from loopscope.report.study_pages import compute_tables, study_pages
 from loopscope.stats import Bootstrap
@@ -73,7 +80,11 @@ def page(records: Records, bootstrap: Bootstrap, lens_questions: int, *, with_co
     stored = sum(len(data) * len(data.updates) * PATH_NODES for data in flat if data.run.manifest.paths)
     tables = compute_tables(records, bootstrap)
     early, late, runs, candidates = list[tuple[str, str]](), [], [], []
-    for number, (run, label) in enumerate(zip(records.runs, run_labels(records.runs), strict=True)):
+    models, labels = [run.manifest.model.name for run in records.runs], run_labels(records.runs)
+    titles = [
+        model if models.count(model) == 1 else f"{model} ({label})" for model, label in zip(models, labels, strict=True)
+    ]
+    for number, (run, label) in enumerate(zip(records.runs, labels, strict=True)):
         # Two runs may be alike in everything a condition names, so each is looked up alone.
         alone = records if len(records.runs) == 1 else Records([run])
         of_run = tables if alone is records else compute_tables(alone, bootstrap, NEEDED_TABLES)
@@ -85,7 +96,7 @@ def page(records: Records, bootstrap: Bootstrap, lens_questions: int, *, with_co
             early.append((name, index(data)))
             late += packs
             described.append(about | {"name": name, "overview": summary})
-            candidates.append(Candidate(name, data, summary["leading"], summary["declines"]))
+            candidates.append(Candidate(name, data, titles[number], summary["leading"], summary["declines"]))
         model = run.manifest.model
         facts = {"model": model.name, "random": model.random_weights, "toy": model.toy, "label": label}
         entries = provenance(run, with_command)
@@ -103,7 +114,7 @@ def page(records: Records, bootstrap: Bootstrap, lens_questions: int, *, with_co
         "runs": runs,
     }
     studies = pack({}, study_pages(records, bootstrap, tables))
-    title = ", ".join(dict.fromkeys(run.manifest.model.name for run in records.runs))
+    title = ", ".join(dict.fromkeys(models))
     return document(f"{title} · loopscope", [("meta", pack({}, meta)), *early], [("studies", studies), *late])
 
 
@@ -117,8 +128,8 @@ def _set(
     packs += [(f"{name}-d{at}", packed) for at, packed in enumerate(details)]
     lens = lens_of(data, lens_questions)
     if lens is not None:
-        packs.append((f"{name}-lens", lens.index))
-        packs += [(f"{name}-l{at}", packed) for at, packed in enumerate(lens.chunks())]
+        packs.append((f"{name}-lens", lens.vocabulary))
+        packs += [(f"{name}-l{at}", packed) for at, packed in enumerate(lens.chunks)]
     condition = data.condition
     return packs, {
         "task": f"{condition.task}/{condition.split}",
@@ -131,3 +142,70 @@ def _set(
         "texts": starts,
         "lens": None if lens is None else lens.described,
     }
+
+
+STYLES = ["tokens", "base", "overview", "questions", "question", "lens", "studies", "provenance", "print"]
+"""In the order of the cascade: the last one outweighs the others on paper."""
+ENTRY = "main"
+
+_IMPORT = re.compile(r'^import \{ ([\w$, ]+) \} from "\./(\w+)\.js";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:const|class|(?:async )?function) ([\w$]+))", re.MULTILINE)
+_OTHER = re.compile(r"^(?:import|export)\b.*|\bimport\s*[(.].*", re.MULTILINE)
+
+
+def script() -> str:
+    """All modules as one script that runs each after everything it imports, in a scope of its own."""
+    pieces: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        source = part(f"{name}.js")
+        imports = _IMPORT.findall(source)
+        for _, other in imports:
+            if other not in pieces:
+                add(other)
+        body = _EXPORT.sub("", _IMPORT.sub("", source))
+        if unknown := _OTHER.search(body):
+            raise ValueError(f"{name}.js: the bundle does not know {unknown[0]!r}")
+        taken = "".join(f"const {{ {wanted} }} = ${other};\n" for wanted, other in imports)
+        exports = ", ".join(_EXPORT.findall(source))
+        pieces[name] = f"const ${name} = (() => {{\n{taken}{body}return {{ {exports} }};\n}})();\n"
+
+    add(ENTRY)
+    return '(() => {\n"use strict";\n' + "".join(pieces.values()) + "})();\n"
+
+
+def part(name: str) -> str:
+    """One of the page's source files."""
+    return files("loopscope.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def document(title: str, early: Iterable[tuple[str, str]], late: Iterable[tuple[str, str]]) -> str:
+    """The file. Its policy lets nothing load, run or be sent but its style sheet, its script and images inside it.
+
+    Args:
+        title: of the window.
+        early: packs by name that the first view needs; they stand before the script.
+        late: packs that are decoded when they are looked at; they stand after it, so that the first view does not wait
+            until the browser has read them.
+    """
+    styles, code = "\n".join(part(f"{name}.css") for name in STYLES), script()
+    if "</" in styles + code:
+        raise ValueError("a page source holds '</', which could end its element")
+    policy = (
+        f"default-src 'none'; script-src {_hash(code)}; style-src {_hash(styles)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head, _, tail = part("page.html").partition("<!--data-->")
+    for name, value in {"policy": html.escape(policy), "title": html.escape(title), "style": styles}.items():
+        head = head.replace(f"<!--{name}-->", value)
+    return "".join([head, *map(_inert, early), f"<script>{code}</script>\n", *map(_inert, late), tail])
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _inert(named: tuple[str, str]) -> str:
+    """A data block: browsers neither run nor interpret a script element of an unknown type."""
+    name, packed = named
+    return f'<script type="application/x-loopscope" id="{html.escape(name)}">{packed}</script>\n'

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from loopscope.report.details import lens_of
 from loopscope.report.evaluation_set import sets_of
-from loopscope.report.lens import lens_of
 from loopscope.store import StoredRun
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def test_a_lens_on_the_first_500_questions_leaves_it_mailable(large, synthetic, 
     ]
     made = synthetic.Made(questions, transitions=(4,), depths=(1, 2, 3, 4, 5, 6, 7, 8), tokens=False, lens=5)
     lens = lens_of(sets_of(synthetic.write_run(tmp_path / "run", made))[0], 500)
-    added = len(lens.index) + sum(map(len, lens.chunks()))
+    added = len(lens.vocabulary) + sum(map(len, lens.chunks))
     assert 1_000_000 < added < 10_000_000
     assert large.stat().st_size + added <= LENS_LIMIT
 

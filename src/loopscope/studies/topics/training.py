@@ -82,7 +82,9 @@ def _steps(records: Records) -> Selection:
         notes.append(f"without a training step: {', '.join(unknown)} ({REMEDY})")
     if records.logs:
         notes.append("a monitor's log holds means and standard errors: its intervals are normal, its best depths bare")
-    if not kept:
+    if records.logs and not kept:
+        notes.append("these logs hold no update: give `ls.Monitor` transitions")
+    elif not kept:
         notes.append(records.nothing(f"no run has a training step: {REMEDY}"))
     return Selection(kept, tuple(notes))
 

@@ -15,7 +15,6 @@ import polars as pl
 from loopscope.display import with_outcome_names
 from loopscope.errors import LoopscopeError, setting, shown, whole
 from loopscope.path import GRID, PATH_NODES, Outcome, beneficial_range, classify, grid_optimum, quadratic_root
-from loopscope.report.sentences import of_update, scale, signed
 from loopscope.store.manifest import DEEPEST
 from loopscope.store.schema import CHORD, ends_of, parse_transitions, update_name
 from loopscope.studies.conditions import printable
@@ -23,10 +22,77 @@ from loopscope.studies.conditions import printable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from loopscope.report.lens_view import LensView
+    from loopscope.report.notebook import LensView
     from loopscope.store import StoredRun
 
     Floats = NDArray[np.float64]
+
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: float, *, sign: bool = False) -> str:
+    """A number with three significant digits, a true minus, and a power of ten where it is very small or large.
+
+    >>> number(-0.01234), number(0.000017, sign=True), number(0.0)
+    ('−0.0123', '+1.7×10⁻⁵', '0')
+    """
+    if value == 0:
+        return "0"
+    size = abs(value)
+    mark = "−" if value < 0 else "+" if sign else ""
+    if 1e-3 <= size < 1e4:
+        decimals = max(0, 2 - int(f"{size:.2e}".partition("e")[2]))
+        return f"{mark}{size:.{decimals}f}"
+    mantissa, _, power = f"{size:.2e}".partition("e")
+    shortened = mantissa.rstrip("0").rstrip(".")
+    return f"{mark}{shortened}×10{str(int(power)).translate(_SUPERSCRIPT)}"
+
+
+def signed(value: float) -> str:
+    """The same with a plus sign."""
+    return number(value, sign=True)
+
+
+def scale(value: float) -> str:
+    """A scale α.
+
+    >>> scale(0.25), scale(1.0), scale(0.12345), scale(math.nan)
+    ('0.25', '1', '0.123', '—')
+    """
+    return f"{round(value, 3):g}" if math.isfinite(value) else "—"
+
+
+def of_update(outcome: Outcome, slope: float, gain: float, predicted: float, best: float) -> str:
+    """What one update did to one question; the page of the report says the same.
+
+    Args:
+        outcome: its class.
+        slope: A.
+        gain: ΔU.
+        predicted: α̂.
+        best: the best scale; NaN where it is not known.
+    """
+    match outcome:
+        case Outcome.PROGRESSING:
+            more = f" It would have gained most at scale {scale(best)}." if best < 1 else ""
+            return f"Progress: the update raises the utility by {number(gain)} nats.{more}"
+        case Outcome.NEUTRAL:
+            return "Neutral: the utility is the same at both ends."
+        case Outcome.DIRECTIONAL_FAILURE:
+            start = "downhill" if slope < 0 else "level"
+            return (
+                f"Directional failure: the update starts {start} and ends {number(-gain)} nats lower. "
+                "The direction was wrong from the first step."
+            )
+        case _:
+            known = f"; the best scale is {scale(best)}." if math.isfinite(best) else "."
+            return (
+                f"Finite-step failure: the update starts uphill and ends {number(-gain)} nats lower. The direction was "
+                "right, the step too long. The quadratic model, computed with the reference, would have "
+                f"stopped at {scale(predicted)}{known}"
+            )
+
 
 TOKEN_COLUMNS = ("option", "token", "text", "utility_before", "gain", "slope", "quadratic", "outcome")
 BARS = "▁▂▃▄▅▆▇█"
@@ -155,7 +221,7 @@ class QuestionView:
 
     def lens(self) -> LensView:
         """What the model would say at every reference token after every loop; only in a run measured with a lens."""
-        from loopscope.report.lens_view import LensView
+        from loopscope.report.notebook import LensView
 
         return LensView(self)
 
@@ -189,9 +255,9 @@ class QuestionView:
         ])  # fmt: skip
 
     def _repr_html_(self) -> str:
-        from loopscope.report.question_html import as_html
+        from loopscope.report.notebook import question_html
 
-        return as_html(self)
+        return question_html(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))  # IPython in a terminal
