@@ -36,8 +36,8 @@ from loopscope.measuring.update import Columns, HostColumn, Layout, Update, arra
 from loopscope.models.protocol import AffineHead
 from loopscope.models.walk import read
 from loopscope.path import Outcome
-from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.autograd import chord_curvatures
+from loopscope.readout.blocks import full_precision_products
 from loopscope.readout.certified import balls
 from loopscope.readout.certified.update import QUARTER, States, enclose_update
 from loopscope.readout.options import grouped_option_utility

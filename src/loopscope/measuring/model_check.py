@@ -25,7 +25,7 @@ from loopscope.models.initial_state import InitialState
 from loopscope.models.packing import Group, pack
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, halves, read
-from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.blocks import full_precision_products
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.store.schema import Level
 from loopscope.user_code import described

@@ -19,9 +19,19 @@ from loopscope.readout.affine import kernel
 from loopscope.readout.affine.envelope import Envelope, envelope
 from loopscope.readout.affine.kernel import KernelBackend
 from loopscope.readout.affine.moments import MomentsBackend
-from loopscope.readout.affine.query import EXTRA, Backend, EndpointDistributions, Query, Survey, grid, places_on
+from loopscope.readout.affine.query import (
+    EXTRA,
+    Backend,
+    EndpointDistributions,
+    HeadLogits,
+    LogitSource,
+    Query,
+    StoredLogits,
+    Survey,
+    grid,
+    places_on,
+)
 from loopscope.readout.affine.reference import AutogradBackend, ReferenceBackend
-from loopscope.readout.affine.sources import HeadLogits, LogitSource, StoredLogits
 from loopscope.readout.checks import (
     as_block,
     as_integers,

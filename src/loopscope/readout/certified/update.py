@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from loopscope.readout.affine.envelope import Moments, cell_bounds
-from loopscope.readout.affine.sources import blocks
+from loopscope.readout.blocks import blocks
 from loopscope.readout.certified.bounds import CertifiedBounds, PathEnclosure, certified_bounds
 from loopscope.readout.certified.intervals import Interval, mean_of_segments, require_arithmetic, total
 from loopscope.readout.certified.tokens import RelativeLogits, gains, moments, relative_logits

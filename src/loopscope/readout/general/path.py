@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout.affine.sources import blocks, full_precision_products
 from loopscope.readout.autograd import Derivation, nested_derivatives
+from loopscope.readout.blocks import blocks, full_precision_products
 from loopscope.readout.checks import (
     as_readout_dtype,
     as_targets,

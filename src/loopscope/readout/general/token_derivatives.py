@@ -31,7 +31,7 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.kernels.choice import Implementation, chosen, is_differentiating, takes_kernel
-from loopscope.readout.affine.sources import blocks, in_parallel
+from loopscope.readout.blocks import blocks, in_parallel
 from loopscope.readout.softmax import Softmax
 
 

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from loopscope.readout import Survey, affine_path
 from loopscope.readout.affine.kernel import Plan, empty_logits
-from loopscope.readout.affine.query import Query, grid, places_on
-from loopscope.readout.affine.sources import StoredLogits
+from loopscope.readout.affine.query import Query, StoredLogits, grid, places_on
 
 AT = (0.0, 0.25, 0.5, 0.75, 1.0)
 LOWEST = -1.0e9

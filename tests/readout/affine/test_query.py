@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.readout.affine.sources import SUMMED, HeadLogits
+from loopscope.readout.affine.query import SUMMED, HeadLogits
 
 
 def logits(h, weight, dtype):
