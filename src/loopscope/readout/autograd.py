@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -37,11 +36,8 @@ class AutogradCoefficients(NamedTuple):
     curvature: Tensor
 
 
-@contextmanager
-def differentiable_attention() -> Iterator[None]:
-    """Attention by its formula: the fused kernels can be differentiated once at most."""
-    with sdpa_kernel(SDPBackend.MATH):
-        yield
+differentiable_attention = functools.partial(sdpa_kernel, SDPBackend.MATH)
+"""Attention by its formula: the fused kernels can be differentiated once at most."""
 
 
 def autograd_coefficients(

@@ -16,15 +16,9 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
+from loopscope.readout import checks
 from loopscope.readout.autograd import Derivation, nested_derivatives
 from loopscope.readout.blocks import blocks, full_precision_products
-from loopscope.readout.checks import (
-    as_readout_dtype,
-    as_targets,
-    require_finite,
-    require_floating,
-    require_same_shape,
-)
 from loopscope.readout.general.core import Series
 from loopscope.readout.general.token_derivatives import (
     TokenChunk,
@@ -56,9 +50,9 @@ class NonlinearPath(UtilityPath):
     ) -> None:
         self._derivation = impl if isinstance(impl, Derivation) else Derivation(impl)
         for name, tensor in (("state", state), ("displacement", displacement)):
-            require_floating(name, tensor)
-            require_finite(name, tensor)
-        require_same_shape("state", state, "displacement", displacement)
+            checks.require_floating(name, tensor)
+            checks.require_finite(name, tensor)
+        checks.require_same_shape("state", state, "displacement", displacement)
         if state.dtype != displacement.dtype or state.dtype not in (torch.float32, torch.float64):
             raise LoopscopeError(
                 f"state is {state.dtype} and displacement {displacement.dtype}; give both in the readout's dtype, "
@@ -76,9 +70,9 @@ class NonlinearPath(UtilityPath):
             # Only running such a readout says how many tokens and entries there are; its logits give U(H) as well.
             with _plainly():
                 made = list(self._blocks(self._state))
-            require_finite("the readout's logits", made[0].logits)
+            checks.require_finite("the readout's logits", made[0].logits)
             tokens, vocabulary = made[0].logits.shape[1:]
-        self._targets_T = as_targets(targets, tokens, vocabulary, state.device)
+        self._targets_T = checks.as_targets(targets, tokens, vocabulary, state.device)
         self._segments = as_segments(examples, tokens, state.device)
         self.examples, self.single = self._segments.examples, self._segments.single
         if made is not None:
@@ -317,10 +311,10 @@ def nonlinear_path_from_states(
     The readout must compute in `dtype`; of a model, request it as in
     `lambda state, positions: model.readout(state, positions, dtype=torch.float64)`.
     """
-    dtype = as_readout_dtype(dtype)
+    dtype = checks.as_readout_dtype(dtype)
     for name, tensor in (("h", h), ("h_plus", h_plus)):
-        require_floating(name, tensor)
-    require_same_shape("h", h, "h_plus", h_plus)
+        checks.require_floating(name, tensor)
+    checks.require_same_shape("h", h, "h_plus", h_plus)
     state = h.detach().to(dtype)
     return nonlinear_path(
         readout, state, h_plus.detach().to(dtype) - state, targets, positions, examples=examples, impl=impl
