@@ -14,7 +14,6 @@ from loopscope.readout.general.path import NonlinearPath as NonlinearPath
 from loopscope.readout.general.path import nonlinear_path as nonlinear_path
 from loopscope.readout.general.path import nonlinear_path_from_states as nonlinear_path_from_states
 from loopscope.readout.options import OptionPath as OptionPath
-from loopscope.readout.options import joint_option_utility as joint_option_utility
 from loopscope.readout.options import option_path as option_path
 from loopscope.readout.path import Derivatives as Derivatives
 from loopscope.readout.path import UtilityPath as UtilityPath

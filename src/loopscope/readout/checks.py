@@ -137,11 +137,8 @@ def as_readout_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def as_scales(alpha: Scales, *, extrapolate: bool) -> tuple[list[float], bool]:
-    """Scales as Python floats, and whether a single one was given.
-
-    The paper's path lives on [0, 1]; a scale outside it is refused unless the caller asks to extrapolate.
-    """
+def as_scales(alpha: Scales) -> tuple[list[float], bool]:
+    """Scales in [0, 1] as Python floats, and whether a single one was given."""
     try:
         # Not as_tensor(alpha): Python floats would become float32 and 0.3 another number.
         tensor = alpha.detach() if isinstance(alpha, Tensor) else torch.as_tensor(np.asarray(alpha))
@@ -152,12 +149,9 @@ def as_scales(alpha: Scales, *, extrapolate: bool) -> tuple[list[float], bool]:
     if tensor.ndim > 1 or tensor.numel() == 0:
         raise LoopscopeError(f"alpha has shape {tuple(tensor.shape)}; give one scale or a non-empty list of scales.")
     scales: list[float] = tensor.reshape(-1).to(device="cpu", dtype=torch.float64).tolist()
-    fine = math.isfinite(sum(scales)) and (extrapolate or (min(scales) >= 0.0 and max(scales) <= 1.0))
-    for value in [] if fine else scales:
-        if not math.isfinite(value):
-            raise LoopscopeError(f"alpha holds {value}; give finite scales.")
-        if not extrapolate and not 0.0 <= value <= 1.0:
-            raise LoopscopeError(f"alpha = {value:g} is outside [0, 1]; pass extrapolate=True to leave the update.")
+    for value in scales:
+        if not 0.0 <= value <= 1.0:
+            raise LoopscopeError(f"alpha = {value:g} is outside [0, 1]; scales are fractions of the update.")
     return scales, tensor.ndim == 0
 
 

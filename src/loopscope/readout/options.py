@@ -124,12 +124,7 @@ def option_path(path: UtilityPath, question: Any = None, correct: Any = 0) -> Op
     return OptionPath(path, groups, single=single)
 
 
-def joint_option_utility(scores: Tensor, question: Any, correct: Any) -> Tensor:
-    """U of each question from the options' scores [N], written for autograd: s_{k*} − log Σ_k exp s_k in float64."""
-    return grouped_option_utility(scores, OptionGroups.of(question, correct, int(scores.shape[0]), scores.device))
-
-
 def grouped_option_utility(scores: Tensor, groups: OptionGroups) -> Tensor:
-    """The same for options that are grouped already."""
+    """U of each question from the options' scores [N], written for autograd: s_{k*} − log Σ_k exp s_k in float64."""
     scores_GO = groups.gathered(scores.double(), -torch.inf)
     return torch.log_softmax(scores_GO, -1).gather(1, groups.target.unsqueeze(1))[:, 0]

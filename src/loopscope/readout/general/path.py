@@ -63,9 +63,9 @@ class NonlinearPath(UtilityPath):
         self._readout, self._state, self._displacement = readout, state.detach(), displacement.detach()
         self._positions = positions
         self._whole: NonlinearPath | None = None
-        headed, made = as_headed(readout), None
-        if headed is not None and positions is not None:
-            tokens, vocabulary = int(positions.shape[0]), headed.vocabulary
+        self._headed, made = as_headed(readout, positions), None
+        if self._headed is not None and positions is not None:
+            tokens, vocabulary = len(positions), self._headed.vocabulary
         else:
             # Only running such a readout says how many tokens and entries there are; its logits give U(H) as well.
             with _plainly():
@@ -198,19 +198,19 @@ class NonlinearPath(UtilityPath):
 
     def _through_head(self, line: Series) -> Tensor | None:
         """The same with logits of a block of the vocabulary at a time, where the head is known to be a matrix."""
-        headed, matrix = as_headed(self._readout), getattr(self._readout, "matrix", None)
-        if headed is None or matrix is None or self._positions is None or not takes_blocks(line.coefficients):
+        matrix = getattr(self._readout, "matrix", None)
+        if self._headed is None or matrix is None or not takes_blocks(line.coefficients):
             return None
-        weight_VD, hidden = matrix(), headed.body(line, self._positions)
+        weight_VD, hidden = matrix(), self._headed.body(line, self._positions)
         if weight_VD.dtype != torch.float32 or not isinstance(hidden, Series):
             return None
         return head_derivatives(hidden.coefficients, weight_VD, self._targets_T)
 
     def _by_nesting(self, base: Tensor, order: int) -> Tensor:
-        size, headed, found = int(self._targets_T.shape[0]), as_headed(self._readout), []
-        if headed is not None and self._positions is not None:
-            size = max(16, _NESTED_ELEMENTS // (headed.vocabulary << order))
-        for rows in blocks(int(self._targets_T.shape[0]), size):
+        size, found = len(self._targets_T), []
+        if self._headed is not None:
+            size = max(16, _NESTED_ELEMENTS // (self._headed.vocabulary << order))
+        for rows in blocks(len(self._targets_T), size):
             utility = partial(self._plain_utility, rows=rows)
             found.append(torch.stack(nested_derivatives(utility, base, self._displacement, order)))
         return torch.cat(found, 1)
