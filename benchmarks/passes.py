@@ -17,9 +17,8 @@ import torch
 
 import loopscope as ls
 from geometry import random_update
-from loopscope.measuring.arguments import BatchPolicy
 from loopscope.measuring.batching import collate, encode_task, plan_batches
-from loopscope.measuring.config import MeasureConfig
+from loopscope.measuring.config import BatchPolicy, MeasureConfig
 from loopscope.measuring.run import prepare, run_pending, tasks_first
 from loopscope.measuring.worker import LocalEngine
 from loopscope.models.batch import Batch

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import polars as pl
 import pytest
 
 import loopscope as ls
+from loopscope.cli.app import exit_code
 from loopscope.hub import write_hub_folder
 from loopscope.stats import Bootstrap
 from loopscope.store import Manifest, StoredRun, verify
 from loopscope.store.manifest import decode_manifest
-from loopscope.store.publish import public_manifest
+from loopscope.store.verification import public_manifest
 from tests.hub_server import TOKEN, Hub, Repository, serving
 
 MODEL = """
@@ -52,9 +54,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ls.Run:
         "device": "cpu",
         "output": str(folder / "run"),
     }
-    words = [word for name, value in given.items() for word in (f"--{name}", value)]
-    measured = subprocess.run([sys.executable, "-m", "loopscope", "measure", *words], capture_output=True, text=True)
-    assert measured.returncode == 0, measured.stderr
+    words = ["measure", *(word for name, value in given.items() for word in (f"--{name}", value))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["loopscope", *words])  # what the log keeps
+        assert exit_code(words) == 0
     return ls.Run(folder / "run")
 
 
@@ -158,21 +161,60 @@ def test_a_name_that_is_no_data_set_is_a_users_mistake(run: ls.Run, name: str) -
         ls.open_run(f"hf://{name}")
 
 
-def in_a_process(code: str, hub: Hub, cache: Path, *arguments: str, **rest: str) -> subprocess.CompletedProcess[str]:
-    """The hub's address and cache are read when `huggingface_hub` is imported."""
-    environment = os.environ | {
-        "HF_ENDPOINT": hub.address,
-        "HF_HOME": str(cache),
-        "HF_TOKEN": TOKEN,
-        "HF_HUB_DISABLE_XET": "1",  # large files then go through LFS
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_OFFLINE": "0",
-    }
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, env=environment | rest, capture_output=True, text=True, check=False)
+SERVER = """
+import contextlib, io, json, os, sys, traceback
+for line in sys.stdin:
+    code, arguments, token = json.loads(line)
+    os.environ["HF_TOKEN"], sys.argv[1:], said, status = token, arguments, [io.StringIO(), io.StringIO()], 0
+    with contextlib.redirect_stdout(said[0]), contextlib.redirect_stderr(said[1]):
+        try:
+            exec(code, {})
+        except SystemExit as end:
+            status = end.code or 0
+        except BaseException:
+            status = traceback.print_exc() or 1
+    print(json.dumps([status, *(each.getvalue() for each in said)]), flush=True)
+"""
 
 
-COMMAND = "from loopscope.cli import main; main()"
+class Client:
+    """A process that uses a hub: its address and cache are read when `huggingface_hub` is imported."""
+
+    def __init__(self, hub: Hub, cache: Path) -> None:
+        environment = os.environ | {
+            "HF_ENDPOINT": hub.address,
+            "HF_HOME": str(cache),
+            "HF_HUB_DISABLE_XET": "1",  # large files then go through LFS
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_OFFLINE": "0",
+        }
+        command, pipe = [sys.executable, "-c", SERVER], subprocess.PIPE
+        self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+
+    def __call__(self, code: str, *arguments: str, token: str = TOKEN) -> tuple[int, str, str]:
+        """The exit status of some code, and what it writes."""
+        given, found = self._process.stdin, self._process.stdout
+        assert given is not None
+        assert found is not None
+        print(json.dumps([code, arguments, token]), file=given, flush=True)
+        status, out, err = json.loads(found.readline())
+        return status, out, err
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def client(hub: Hub, tmp_path: Path) -> Iterator[Client]:
+    made = Client(hub, tmp_path / "cache")
+    yield made
+    made._process.communicate()
+
+
+COMMAND = "import sys; from loopscope.cli.app import exit_code; sys.exit(exit_code(sys.argv[1:]))"
 LOADED = "import sys, datasets; datasets.load_dataset(*sys.argv[1:3], split='train').to_parquet(sys.argv[3])"
 OPENED = """
 import sys, loopscope as ls
@@ -191,58 +233,54 @@ def test_datasets_reads_every_table_of_the_folder(run: ls.Run, built: Path, tmp_
         assert pl.from_arrow(loaded.data.table).equals(StoredRun(built).read(name))
 
 
-def test_a_run_goes_to_the_hub_and_comes_back(run: ls.Run, built: Path, tmp_path: Path) -> None:
+def test_a_run_goes_to_the_hub_and_comes_back(
+    run: ls.Run, built: Path, hub: Hub, client: Client, tmp_path: Path
+) -> None:
     pytest.importorskip("datasets")
-    with serving() as hub:
-        pushed = in_a_process(COMMAND, hub, tmp_path / "one", "push", str(run.path), "someone/sums")
-        assert pushed.returncode == 0, pushed.stderr
-        assert pushed.stdout.splitlines()[0] == f"{hub.address}/datasets/someone/sums"
-        repository = hub.repositories["someone/sums"]
-        assert repository.private
-        uploaded = {path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file()}
-        assert repository.commits[-1].keys() == uploaded | {".gitattributes"}
-        sent = b"".join(hub.bodies) + b"".join(b"".join(files.values()) for files in repository.commits)
-        assert not [word for word in private_words(run) if word in sent]
+    status, out, err = client(COMMAND, "push", str(run.path), "someone/sums")
+    assert status == 0, err
+    assert out.splitlines()[0] == f"{hub.address}/datasets/someone/sums"
+    repository = hub.repositories["someone/sums"]
+    assert repository.private
+    uploaded = {path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file()}
+    assert repository.commits[-1].keys() == uploaded | {".gitattributes"}
+    sent = b"".join(hub.bodies) + b"".join(b"".join(files.values()) for files in repository.commits)
+    assert not [word for word in private_words(run) if word in sent]
 
-        for name, revision in (("hf://someone/sums", ""), ("hf://datasets/someone/sums", "@first")):
-            target = tmp_path / "questions.parquet"
-            opened = in_a_process(OPENED, hub, tmp_path / f"two{revision}", name + revision, str(target))
-            assert opened.stdout.split() == ["True", StoredRun(built).manifest.digest], opened.stderr
-            assert pl.read_parquet(target).equals(run.read("questions"))
-        assert any("/revision/first" in request for request in hub.requests)
+    target = str(tmp_path / "rows.parquet")
+    for name in ("hf://someone/sums", "hf://datasets/someone/sums@first"):
+        _, out, err = client(OPENED, name, target)
+        assert out.split() == ["True", StoredRun(built).manifest.digest], err
+        assert pl.read_parquet(target).equals(run.read("questions"))
+    assert any("/revision/first" in request for request in hub.requests)
+    status, _, err = client(LOADED, "someone/sums", "depths", target)
+    assert status == 0, err
+    assert pl.read_parquet(target).equals(StoredRun(built).read("depths"))
 
-        loaded = in_a_process(LOADED, hub, tmp_path / "three", "someone/sums", "depths", str(tmp_path / "d.parquet"))
-        assert loaded.returncode == 0, loaded.stderr
-        assert pl.read_parquet(tmp_path / "d.parquet").equals(StoredRun(built).read("depths"))
+    # The files of another run are gone when this one has taken its place.
+    repository.commits[-1]["questions/000099.parquet"] = b"of another run"
+    status, _, err = client(COMMAND, "push", str(run.path), "someone/sums")
+    assert status == 0, err
+    assert repository.commits[-1].keys() == uploaded | {".gitattributes"}
 
-        # The files of another run are gone when this one has taken its place.
-        repository.commits[-1]["questions/000099.parquet"] = b"of another run"
-        again = in_a_process(COMMAND, hub, tmp_path / "one", "push", str(run.path), "someone/sums")
-        assert again.returncode == 0, again.stderr
-        assert repository.commits[-1].keys() == uploaded | {".gitattributes"}
-
-        shard = "questions/000000.parquet"
-        repository.commits[-1][shard] = repository.commits[-1][shard][:-1] + b"?"
-        damaged = in_a_process(OPENED, hub, tmp_path / "four", "hf://someone/sums", str(tmp_path / "x.parquet"))
-        assert "is damaged" in damaged.stderr.splitlines()[-1]
+    shard = "questions/000000.parquet"
+    repository.commits[-1][shard] = repository.commits[-1][shard][:-1] + b"?"
+    assert "is damaged" in client(OPENED, "hf://someone/sums", target)[2].splitlines()[-1]
 
 
-def test_what_the_hub_refuses_is_one_line(run: ls.Run, tmp_path: Path) -> None:
-    with serving() as hub:
-        hub.repositories["someone/public"] = Repository(private=False)
-        hub.repositories["someone/other"] = Repository(private=True, commits=[{"rows.csv": b"1"}])
-        for arguments, token, words in (
-            (["push", str(run.path), "someone/public"], TOKEN, "is public: choose another name"),
-            (["push", str(run.path), "someone/other"], TOKEN, "holds something that is not a run"),
-            (["push", str(run.path), "someone/new"], "hf_wrong", "cannot push to someone/new"),
-        ):
-            done = in_a_process(COMMAND, hub, tmp_path, *arguments, HF_TOKEN=token)
-            assert (done.returncode, done.stdout) == (2, "")
-            assert words in done.stderr
-            assert done.stderr.count("\n") == 1
-        assert hub.repositories["someone/other"].commits == [{"rows.csv": b"1"}]
-        assert len(hub.repositories["someone/public"].commits) == 1
-        public = in_a_process(COMMAND, hub, tmp_path, "push", str(run.path), "someone/public", "--public")
-        assert public.returncode == 0, public.stderr
-        missing = in_a_process(OPENED, hub, tmp_path, "hf://someone/nothing", "x")
-        assert "cannot open hf://someone/nothing" in missing.stderr.splitlines()[-1]
+def test_what_the_hub_refuses_is_one_line(run: ls.Run, hub: Hub, client: Client) -> None:
+    hub.repositories["someone/public"] = Repository(private=False)
+    hub.repositories["someone/other"] = Repository(private=True, commits=[{"rows.csv": b"1"}])
+    for name, token, words in (
+        ("someone/public", TOKEN, "is public: choose another name"),
+        ("someone/other", TOKEN, "holds something that is not a run"),
+        ("someone/new", "hf_wrong", "cannot push to someone/new"),
+    ):
+        status, out, err = client(COMMAND, "push", str(run.path), name, token=token)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert words in err
+    assert hub.repositories["someone/other"].commits == [{"rows.csv": b"1"}]
+    assert len(hub.repositories["someone/public"].commits) == 1
+    status, _, err = client(COMMAND, "push", str(run.path), "someone/public", "--public")
+    assert status == 0, err
+    assert "cannot open hf://someone/nothing" in client(OPENED, "hf://someone/nothing", "x")[2].splitlines()[-1]

@@ -98,7 +98,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): b"" if path.suffix in (".pdf", ".png", ".html") else path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in ("events.jsonl", ".loopscope.lock", "times.json")
+        if path.is_file() and path.name not in ("events.jsonl", ".loopscope.lock")
     }
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -20,6 +18,7 @@ from tokenizers import processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import loopscope as ls
+from loopscope.cli.app import exit_code
 from loopscope.models.generate import Sampler
 from loopscope.models.registry import EMBEDDED
 
@@ -271,29 +270,27 @@ def test_the_entry_point_names_the_class() -> None:
     assert lm_eval.api.registry.get_model("loopscope") is LoopscopeLM
 
 
-def test_command_line_of_the_readme(tmp_path: Path) -> None:
+EXAMPLE = ["--tasks", "examples/lm_eval/next_number.yaml"]
+
+
+def test_command_line_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the repository's root: the example task, two documents of it."""
-    given = [
-        "--model_args",
-        "pretrained=toy-ouro,depth=4,dtype=float32",
-        "--tasks",
-        "examples/lm_eval/next_number.yaml",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "loopscope", "lm-eval", *given, "--limit", "2", "--output_path", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(ROOT)
+    words = ["lm-eval", "--model_args", "pretrained=toy-ouro,depth=4,dtype=float32", *EXAMPLE, "--limit", "2"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert exit_code([*words, "--output_path", str(tmp_path)]) == 0
     (results,) = tmp_path.rglob("results_*.json")
     found = json.loads(results.read_text())
     assert found["results"]["next_number"]["acc,none"] == 1.0
     assert (found["config"]["model"], found["config"]["depth"], found["config"]["scale"]) == ("loopscope", 4, 1.0)
 
 
-def test_command_line_says_what_is_wrong_in_one_line() -> None:
-    given = ["lm-eval", "--model_args", "pretrained=toy-ouro,depth=-1", "--tasks", "examples/lm_eval/next_number.yaml"]
-    done = subprocess.run(
-        [sys.executable, "-m", "loopscope", *given], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("loopscope: --depth -1.0 is not a whole number")
+def test_command_line_says_what_is_wrong_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert exit_code(["lm-eval", "--model_args", "pretrained=toy-ouro,depth=-1", *EXAMPLE]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("loopscope: --depth -1.0 is not a whole number")

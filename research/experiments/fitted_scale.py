@@ -26,7 +26,7 @@ from loopscope.control.act import Questions, costs_of
 from loopscope.control.comparison import Curve, fitted_scales
 from loopscope.models.walk import Walk
 from loopscope.stats import Bootstrap
-from loopscope.stats.resampling import Estimate
+from loopscope.stats.bootstrap import Estimate
 from loopscope.studies.declare import estimated
 
 CPU_ROWS, CPU_BATCH = 64, 16

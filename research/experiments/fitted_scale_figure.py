@@ -17,7 +17,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
-from loopscope.stats.resampling import Estimate, Interval
+from loopscope.stats.bootstrap import Estimate, Interval
 from loopscope.studies.figures import settings
 from loopscope.studies.topics.control import scale_panels
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from loopscope.models.exit_gate import exit_probabilities
 from loopscope.models.families.ouro import Ouro
+from loopscope.models.protocol import exit_probabilities
 from loopscope.models.walk import Walk
 from loopscope.training_losses import fixed_point_loss, geometry_loss, jacobian_penalty, update_geometry
 from research.toys.objective import Supervised, draw_recurrence, expected_loss

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from loopscope.store.files import write_atomically
+from loopscope.store.writer import write_atomically
 from research.experiments import losses
 from research.experiments.trial import DEEPEST, DEPTH, SIZES, UPDATES, Trial, shown
 

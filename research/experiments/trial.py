@@ -19,7 +19,7 @@ from torch import Tensor
 
 import loopscope as ls
 from loopscope.models.families.ouro import Ouro
-from loopscope.store.files import write_atomically
+from loopscope.store.writer import write_atomically
 from research.data.problem import Chooser, key
 from research.data.stories import document
 from research.experiments import losses

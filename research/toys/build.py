@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from loopscope.models.families.huginn import Huginn, HuginnConfig
 from loopscope.models.families.ouro import Ouro, OuroConfig
-from loopscope.models.layers.residual import Stream
+from loopscope.models.layers.blocks import Stream
 from research.toys.recipe import Recipe
 
 _A, _B, _C = 3.4445, -4.7750, 2.0315

@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from loopscope.models.batch import Batch
-from loopscope.models.exit_gate import exit_probabilities
 from loopscope.models.families.huginn import Huginn
 from loopscope.models.families.ouro import Ouro
+from loopscope.models.protocol import exit_probabilities
 from loopscope.models.walk import Walk
 from research.toys.text import BARE, STORY, WORKED
 

@@ -16,15 +16,14 @@ from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 import torch
 
 from loopscope.errors import LoopscopeError, setting, shown, text
-from loopscope.measuring.arguments import Numbers
-from loopscope.measuring.config import LongPolicy, MeasureConfig
+from loopscope.measuring.config import LongPolicy, MeasureConfig, Numbers
 from loopscope.measuring.progress import SECONDS, CostEstimate, estimate
 from loopscope.measuring.run import Notify, run_config, this_launch
 from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.run import Run
+from loopscope.store.manifest import step_order
 from loopscope.store.run import is_run
 from loopscope.tasks.own_task import Task
-from loopscope.training_steps import step_order
 
 Text: TypeAlias = str | os.PathLike[str]
 Tasks: TypeAlias = Text | Task | Iterable[Text | Task]
@@ -174,7 +173,7 @@ def measure_config(config: MeasureConfig, *, command_line: Sequence[str] = (), n
     if config.output is None and this_launch().ranks > 1:
         raise LoopscopeError(f"the processes of a torchrun need one folder: give {setting('output')}")
     output = config.output or new_folder(config.model_spec)
-    with borrowed(config.model_in_memory):
+    with borrowed(config.model):
         return Run(run_config(config, output, command_line, notify))
 
 

@@ -63,16 +63,13 @@ def element(name: str, *content: Any, **attributes: Any) -> Markup:
     return Markup(f"<{name}{written}>{''.join(map(escaped, content))}</{name}>")
 
 
-def html_table(
-    heads: Sequence[Any], lines: Iterable[Sequence[Any]], *, words: Sequence[bool] | None = None, above: Any = ""
-) -> Markup:
+def html_table(heads: Sequence[Any], lines: Iterable[Sequence[Any]], *, words: Sequence[bool] | None = None) -> Markup:
     """A table; a cell is text, which is escaped, or `Markup`.
 
     Args:
         heads: of the columns.
         lines: the cells, line by line.
         words: which columns hold words, which are set left; all by default. Numbers are set right.
-        above: rows of spanning heads, as `Markup`.
     """
     sides = [f"text-align:{'left' if word else 'right'}" for word in words or [True] * len(heads)]
 
@@ -83,7 +80,7 @@ def html_table(
     head, body = row("th", heads), (row("td", line) for line in lines)
     table = element(
         "table",
-        element("thead", above, head),
+        element("thead", head),
         element("tbody", *body),
         style="font-size:.92em;border-collapse:collapse",
     )

@@ -3,6 +3,9 @@
 Python and the command line take the same settings and meet the same errors. A message names a setting with `setting`,
 which writes it as whoever is being answered does: `unit_size=0` for a caller in Python, `--unit-size 0` for a command.
 
+Code of the user's that loopscope calls (`user_code`): what it raises is shown as its own, under one line that says what
+failed, with a traceback of the user's frames alone.
+
 Checks of single arguments, shared by everything that takes some: a name, a choice, a switch, a number, ranges.
 
 Each returns the plain value or raises one line that names the argument in the caller's words. Numbers and ranges are
@@ -12,11 +15,16 @@ written as `1-4,8`; blanks may stand around a number, never inside one.
 from __future__ import annotations
 
 import difflib
+import linecache
 import operator
 import os
 import shlex
+import sysconfig
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 
 LONGEST_SHOWN = 80
 """Characters of a value that a message repeats."""
@@ -98,17 +106,9 @@ def text(name: str, given: object) -> str:
         raise LoopscopeError(f"{setting(name)} takes a name or a path as text, not {shown(given)} (a {kind})")
     if not given.strip():
         raise LoopscopeError(f"{setting(name, given)} is empty: give a name or a path")
-    if "\0" in given or not _is_unicode(given):
+    if "\0" in given or given != given.encode(errors="replace").decode():
         raise LoopscopeError(f"{setting(name)} {given!a:.80} holds bytes that are not UTF-8 text: use another name")
     return given
-
-
-def _is_unicode(given: str) -> bool:
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def optional_text(name: str, given: object) -> str | None:
@@ -191,3 +191,64 @@ def parse_ranges(text: str, name: str, *, largest: int, most: int) -> tuple[int,
     if sum(map(len, ranges)) > most:
         raise LoopscopeError(f"{setting(name, text)} names more than {most:,} numbers: name fewer, each once")
     return tuple(number for numbers in ranges for number in numbers)
+
+
+_NOT_THE_USERS = tuple(
+    {str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))}
+)
+
+
+class UserCodeError(LoopscopeError):
+    """Code of the user's raised; the cause is what it raised, with the traceback of the user's frames alone."""
+
+    def detail(self) -> str:
+        """The shortened traceback; empty where there is none."""
+        return "" if self.__cause__ is None else "".join(traceback.format_exception(self.__cause__, chain=False))
+
+
+@contextmanager
+def user_code(call: str, always: bool = False) -> Iterator[None]:
+    """What the user's code raises within this block becomes a `UserCodeError`.
+
+    Args:
+        call: what was called, and when: the message says that it failed.
+        always: whether nothing but the user's code runs here; otherwise an exception in which no frame is the user's
+            stays as it is.
+    """
+    try:
+        yield
+    except LoopscopeError:
+        raise
+    except Exception as error:
+        frames = _users_frames(error)
+        if frames is None and not always:
+            raise
+        raise UserCodeError(f"{call} failed: {described(error)}") from error.with_traceback(frames)
+
+
+def described(error: BaseException) -> str:
+    """An exception in one line: its type, what it says, and the last of the user's lines that led to it."""
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    frames = traceback.extract_tb(_users_frames(error))
+    if not frames:
+        return said
+    last = frames[-1]
+    code = linecache.getline(last.filename, last.lineno or 0).strip()
+    return f"{said} ({last.name} in {last.filename}, line {last.lineno}{code and f': {code}'})"
+
+
+def _users_frames(error: BaseException) -> TracebackType | None:
+    entry, kept = error.__traceback__, []
+    while entry is not None:
+        if _is_users(entry.tb_frame.f_code.co_filename):
+            kept.append(entry)
+        entry = entry.tb_next
+    found = None
+    for entry in reversed(kept):
+        found = TracebackType(found, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return found
+
+
+def _is_users(file: str) -> bool:
+    # `<frozen importlib…>` is Python's; a cell of a notebook is `<ipython-input…>` or a file in a temporary folder.
+    return not file.startswith((*_NOT_THE_USERS, "<frozen", "<__array_function__", "<string>"))

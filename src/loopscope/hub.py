@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from loopscope._version import __version__
+from loopscope import __version__
 from loopscope.errors import LoopscopeError, answers_command_line, command_line_words, text
 from loopscope.run import Run
-from loopscope.store.publish import write_public_copy
 from loopscope.store.run import StoredRun
-from loopscope.store.verification import verify
+from loopscope.store.verification import verify, write_public_copy
 
 HUB = "hf://"
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)

@@ -22,16 +22,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from loopscope._version import __version__
+from loopscope import __version__
 from loopscope.control.act import act_on
 from loopscope.control.generate import generate
 from loopscope.control.policies import FixedScale, ScaledReadout
 from loopscope.errors import LoopscopeError, shown, whole
+from loopscope.models.batch import Group, common_prefix, pack
+from loopscope.models.families.decoder import InitialState
 from loopscope.models.generate import Sampler
 from loopscope.models.in_memory import ModelSpec
-from loopscope.models.initial_state import InitialState
 from loopscope.models.load import card_of, load_model
-from loopscope.models.packing import Group, common_prefix, pack
 from loopscope.models.tokenizer import tokenizer_of
 from loopscope.models.walk import Walk, read, readout_asks_context
 from loopscope.tasks.prompting import render_begun
@@ -135,7 +135,7 @@ class LoopscopeLM(TemplateLM):  # type: ignore[misc]
         limit = getattr(self.model, "max_positions", None)
         self.max_length = _number("max_length", max_length or limit or LONGEST, limit or MOST_TOKENS)
         self.max_gen_toks = _number("max_gen_toks", max_gen_toks)
-        shares = getattr(self.model, "shares_context", False) and not readout_asks_context(self.model)
+        shares = getattr(self.model, "unpadded", False) and not readout_asks_context(self.model)
         self._sharing = shares and policy is None
         self._source_rows: list[int] = []
         self._loops = self._positions = 0.0

@@ -16,7 +16,7 @@ import polars as pl
 from loopscope.errors import LoopscopeError, setting
 from loopscope.store.manifest import TaskInfo
 from loopscope.store.run import StoredRun
-from loopscope.tasks.lm_eval_requests import PREFIX, Requests, is_lm_eval, lm_eval_name
+from loopscope.tasks.lm_eval_requests import PREFIX, build_requests, is_lm_eval, lm_eval_name
 from loopscope.tasks.load import is_task_file
 from loopscope.tasks.source_rows import Selection
 
@@ -52,7 +52,7 @@ def _scores(run: StoredRun, info: TaskInfo, spec: str) -> Iterator[tuple[str, in
     examples = run.examples.filter(pl.col("task") == info.name).sort("row")
     rows = examples["source_row"].to_list()
     # No examples and no chat: a metric reads the document and the numbers.
-    requests = Requests.of(spec, Selection.make(ids=rows), 0, 0, None, forced=True)
+    requests = build_requests(spec, Selection.make(ids=rows), 0, 0, None, forced=True)
     if requests.total != info.rows_available:
         raise LoopscopeError(
             f"{spec} has {requests.total} documents and had {info.rows_available} when {run.path} was measured"

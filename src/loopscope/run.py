@@ -82,7 +82,7 @@ class Run(StoredRun):
 
         Of a run without updates it is the mean utility at every depth.
         """
-        from loopscope.studies.summary import run_lines
+        from loopscope.studies.runs import run_lines
 
         return "\n".join(run_lines(self))
 

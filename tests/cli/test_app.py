@@ -34,6 +34,11 @@ def test_unknown_command_is_one_line_and_exit_code_two():
     assert "no-such-command" in done.stderr
 
 
+def test_a_misspelt_command_is_told_its_name(capsys: pytest.CaptureFixture[str]):
+    assert exit_code(["measur", "--model", "toy-ouro"]) == 2
+    assert capsys.readouterr().err == "loopscope: there is no command 'measur': did you mean measure?\n"
+
+
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]):
     assert exit_code(["--version"]) == 0
     assert capsys.readouterr().out.startswith("loopscope ")

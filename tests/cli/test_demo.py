@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
@@ -17,9 +18,16 @@ from loopscope.studies.records import Records
 from research.toys import card as card_program
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _without_figures() -> Iterator[None]:
+    """The report's figures have their own tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loopscope.report.study_pages.FIGURES", {})
+        yield
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-
     folder = tmp_path_factory.mktemp("demo") / "runs"
     assert exit_code(["demo", "--all", "--questions", "2", "--output", str(folder)]) == 0
     return folder
@@ -27,7 +35,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_model_measures_its_task(demo: Path):
     names = sorted(path.name for path in demo.iterdir() if path.is_dir())
-    assert names == sorted(FROZEN)
+    assert names == ["toy-huginn-stories", "toy-ouro-arithmetic", "toy-ouro-inside-3-stories", "toy-ouro-stories"]
     assert all(StoredRun(demo / name).finished for name in names)
 
 
@@ -61,27 +69,6 @@ def test_a_second_call_measures_nothing_again(demo: Path, capsys: pytest.Capture
     printed = capsys.readouterr().out
     assert "toy-huginn-stories" in printed
     assert "report.html" in printed
-
-
-FROZEN = {
-    "toy-huginn-stories": {"utility_before": -0.653708, "gain": -0.007283, "slope": -0.000235, "quadratic": 0.000451},
-    "toy-ouro-arithmetic": {"utility_before": -0.041481, "gain": 0.002013, "slope": 0.002762, "quadratic": -0.000452},
-    "toy-ouro-inside-3-stories": {
-        "utility_before": -0.651036,
-        "gain": -0.008572,
-        "slope": 0.003346,
-        "quadratic": -0.010956,
-    },
-    "toy-ouro-stories": {"utility_before": -0.655322, "gain": -0.051364, "slope": -0.002486, "quadratic": -0.02621},
-}
-"""Means over the two questions and all their updates, as one machine printed them."""
-
-
-@pytest.mark.parametrize("name", FROZEN)
-def test_the_numbers_are_those_on_record(demo: Path, name: str):
-    records = StoredRun(demo / name).records
-    found = {column: float(records[column].mean()) for column in FROZEN[name]}
-    assert found == pytest.approx(FROZEN[name], abs=1e-4)
 
 
 def test_a_negative_number_of_questions_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -94,7 +94,7 @@ def test_scales_move_states_as_their_formulas_say(toy):
     context = toy.embed(batch)
     state, mean, square = context.state, 0.0, 0.0
     for depth in range(3):
-        step = toy.step(state, context, depth) - state
+        step = toy.step(state, context) - state
         mean, square = 0.8 * mean + 0.2 * step, 0.8 * square + 0.2 * step.square().sum(-1)
         weight = 1 - 0.8 ** (depth + 1)
         ratio = ((mean / weight).square().sum(-1) / (square / weight)).clamp(0, 1)
@@ -102,7 +102,7 @@ def test_scales_move_states_as_their_formulas_say(toy):
     torch.testing.assert_close(act_on(toy, batch, Taps(), 3).state_BSD, state, rtol=1e-4, atol=1e-4)
     half = context.state
     for depth in range(3):
-        half = half + (0.5 if depth else 1.0) * (toy.step(half, context, depth) - half)
+        half = half + (0.5 if depth else 1.0) * (toy.step(half, context) - half)
     torch.testing.assert_close(act_on(toy, batch, FixedScale(0.5, 2), 3).state_BSD, half, rtol=1e-4, atol=1e-4)
 
 

@@ -135,15 +135,7 @@ def test_a_users_policy_that_fails_is_one_line_with_its_place() -> None:
         def decide(self, seen, memory):  # type: ignore[no-untyped-def]
             return seen.depth / 0
 
-    class Silent(Policy):
-        name = "silent"
-
-        def decide(self, seen, memory):  # type: ignore[no-untyped-def]
-            return None
-
     with pytest.raises(
         LoopscopeError, match=r"after loop 1 failed: ZeroDivisionError.*test_rules\.py, line \d+.*/ 0\)"
     ):
         follow(Wrong(), TRACE)
-    with pytest.raises(LoopscopeError, match="returned None: return a Decision"):
-        follow(Silent(), TRACE)

@@ -20,6 +20,7 @@ from loopscope.api import measure_with as measure
 from loopscope.models.load import load_model
 from loopscope.models.registry import EMBEDDED
 from loopscope.store import StoredRun
+from tests.measuring import plain_paths, plain_trace
 
 # Run by another process, not collected.
 collect_ignore = [
@@ -116,27 +117,22 @@ def shared(name: str) -> Path:
     return SHARED / name
 
 
-def beside(name: str) -> Any:
-    """A module of this folder that holds no tests."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+@pytest.fixture(scope="session")
+def plain() -> Any:
+    """`plain.plain_updates(folder, task, transition, …)`: updates as plain tensors, see `plain_paths.py`."""
+    return plain_paths
+
+
+@pytest.fixture(scope="session")
+def small_gpt() -> Any:
+    """`small_gpt.py` as a module that cannot be imported by its name, as a notebook's cells cannot."""
+    spec = importlib.util.spec_from_file_location("small_gpt", Path(__file__).with_name("small_gpt.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="session")
-def plain_updates() -> Any:
-    """`plain_updates(folder, run, task, transition)`: a run's updates as plain tensors, see `plain_paths.py`."""
-    return beside("plain_paths").plain_updates
-
-
-@pytest.fixture(scope="session")
-def small_gpt() -> Any:
-    """`small_gpt.py` as a module that cannot be imported by its name, as a notebook's cells cannot."""
-    return beside("small_gpt")
 
 
 @pytest.fixture(scope="session")
@@ -189,11 +185,10 @@ def dying(tmp_path: Path) -> tuple[str, Path]:
 @pytest.fixture(scope="session")
 def same_trace() -> Callable[..., None]:
     """`same_trace(run, model, examples)`: the trace of a run is that of the formulas, to rounding."""
-    plain = beside("plain_trace")
 
     def check(run: StoredRun, model: Any, examples: list[Any], tolerance: float = 2e-6) -> None:
         found, lens = run.trace.collect(), run.manifest.lens
-        expected = plain.trace_by_formula(model, examples, run.manifest.depths[-1], lens)
+        expected = plain_trace.trace_by_formula(model, examples, run.manifest.depths[-1], lens)
         exact = ["row", "depth", "option", "token", "position", "token_id", "rank", "lens_ids"]
         for name in exact:
             assert found[name].to_list() == expected[name].to_list(), name

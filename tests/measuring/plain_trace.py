@@ -6,8 +6,8 @@ from typing import Any
 import polars as pl
 import torch
 
+from loopscope import Batch
 from loopscope.control.policies import SIGNALS
-from loopscope.models import Batch
 from loopscope.models.walk import Walk, read
 from loopscope.tasks.encoding import Example
 

@@ -14,7 +14,7 @@ import torch
 from loopscope.api import measure
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError, shown
-from loopscope.measuring.arguments import limits, rows, task_list
+from loopscope.measuring.config import limits, rows, task_list
 from loopscope.store import StoredRun
 
 ENOUGH: dict[str, Any] = {"transitions": [1], "limit": 1, "device": "cpu"}
@@ -37,8 +37,8 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"workers": -1, "engine": "ray"}, "workers=-1: Input should be greater than or equal to 1"),
     ({"workers": 2}, "workers=2 is for engine='ray'"),
     ({"limit": 0}, "limit=0 is too small"),
-    ({"limit": "1 0"}, "limit='1 0': '1 0' is not a number of questions"),
-    ({"limit": "1,gsm8k=2"}, "one number for all tasks, or one for each"),
+    ({"limit": "1 0"}, "limit='1 0': give one number of questions for all tasks"),
+    ({"limit": "1,gsm8k=2"}, "for all tasks, such as 100, or one for each by name"),
     ({"limit": {"ARC-Challenge": 1, "arc_challenge": 2}}, "limit= names arc_challenge twice"),
     ({"ids": "0-999999999"}, "names more than 1,000,000 numbers"),
     ({"ids": 2.5}, "ids=2.5 is not a number or a list of numbers"),
@@ -61,7 +61,7 @@ BAD_FLAGS: list[tuple[str, str, str]] = [
     ("transitions", "4-2", "'4-2' runs backwards: write 2-4"),
     ("transitions", "3>1", "'3>1' runs backwards: write 1>3"),
     ("transitions", "1:30", "'1:30' is not a number or a range"),
-    ("limit", "arithmetic=1,arithmetic=2", "gives two numbers for arithmetic"),
+    ("limit", "arithmetic=1,arithmetic=2", "give one number of questions for all tasks"),
     ("ids", "0,0", "--ids names row 0 twice"),
     ("level", "ful", "--level ful is not known: did you mean full?"),
     ("protocol", "loopscope:unit_size=0", "unit_size='0': Input should be greater than or equal to 1"),

@@ -55,16 +55,14 @@ def paper(runs: dict[str, StoredRun]) -> pl.DataFrame:
     return runs["paper"].read("questions")
 
 
-def test_the_envelope_by_hand(
-    folder: str, runs: dict[str, StoredRun], paper: pl.DataFrame, plain_updates: Callable[..., Any]
-) -> None:
+def test_the_envelope_by_hand(folder: str, runs: dict[str, StoredRun], paper: pl.DataFrame, plain: Any) -> None:
     """M, L_D and C̄ from logits that are written out, at the 257 nodes."""
     nodes, h = np.arange(257) / 256, 1 / 256
-    for row, update in enumerate(plain_updates(folder, runs["paper"], "arithmetic", TRANSITION)):
-        [sequence] = update.question.example.sequences
+    for row, update in enumerate(plain.plain_updates(folder, "arithmetic", TRANSITION, QUESTIONS)):
+        [sequence] = update.example.sequences
         places = torch.tensor([[0, place] for place in sequence.positions])
         z, after = (
-            read(update.model, state, places, torch.float64).double() for state in (update.before, update.after)
+            read(update.model, state, places, torch.float64).double() for (state,) in (update.before, update.after)
         )
         v = after - z
         second, third = [], []
@@ -103,18 +101,16 @@ def test_brackets_are_halved_to_less_than_a_ten_thousandth(runs: dict[str, Store
     assert (paper["fp64_optimum_gain_high"].to_numpy() >= best - 1e-15).all()
 
 
-def test_the_kl_correction_in_float32(
-    folder: str, runs: dict[str, StoredRun], paper: pl.DataFrame, plain_updates: Callable[..., Any]
-) -> None:
-    for row, update in enumerate(plain_updates(folder, runs["paper"], "arithmetic", TRANSITION)):
-        [sequence] = update.question.example.sequences
+def test_the_kl_correction_in_float32(folder: str, runs: dict[str, StoredRun], paper: pl.DataFrame, plain: Any) -> None:
+    for row, update in enumerate(plain.plain_updates(folder, "arithmetic", TRANSITION, QUESTIONS)):
+        [sequence], [start], [plus] = update.example.sequences, update.before, update.after
         places = torch.tensor([[0, place] for place in sequence.positions])
         targets = torch.tensor(sequence.targets)[:, None]
-        start = update.before.float().requires_grad_()
+        start = start.float().requires_grad_()
         before = torch.log_softmax(read(update.model, start, places, torch.float32), -1)
-        after = torch.log_softmax(read(update.model, update.after.float(), places, torch.float32), -1).detach()
+        after = torch.log_softmax(read(update.model, plus.float(), places, torch.float32), -1).detach()
         before.gather(1, targets).mean().backward()
-        slope = float((start.grad * (update.after.float() - start.detach())).sum())
+        slope = float((start.grad * (plus.float() - start.detach())).sum())
         gain = float(after.gather(1, targets).double().mean() - before.detach().gather(1, targets).double().mean())
         divergence = torch.nn.functional.kl_div(after, before.detach(), reduction="none", log_target=True).sum(-1)
         found = paper.row(row, named=True)
@@ -127,13 +123,11 @@ def test_the_kl_correction_in_float32(
     assert runs["loopscope"].table("exact-kl").rows[0]["max_residual"] < 1e-3 * rounding
 
 
-def test_endpoints_are_read_again(
-    folder: str, runs: dict[str, StoredRun], paper: pl.DataFrame, plain_updates: Callable[..., Any]
-) -> None:
+def test_endpoints_are_read_again(folder: str, runs: dict[str, StoredRun], paper: pl.DataFrame, plain: Any) -> None:
     ours = runs["loopscope"].read("questions")
     largest = paper["endpoint_replay"].max()
     assert runs["paper"].table("derivative-checks").rows[0]["endpoint_reread"] == largest < 1e-6
-    for row, update in enumerate(plain_updates(folder, runs["paper"], "arithmetic", TRANSITION)):
+    for row, update in enumerate(plain.plain_updates(folder, "arithmetic", TRANSITION, QUESTIONS)):
         for name, state in (("utility_before", update.before), ("utility_after", update.after)):
             assert float(update.utility(state)) == pytest.approx(ours[name][row], abs=1e-5)
 

@@ -17,7 +17,7 @@ from loopscope.api import measure_with
 from loopscope.cli.app import app
 from loopscope.measuring.batching import collate, encode_task
 from loopscope.measuring.verify import UTILITIES, acted, selected, walked
-from loopscope.models.exit_gate import ExitGate
+from loopscope.models.protocol import ExitGate
 from loopscope.store import StoredRun, verify
 from loopscope.store.verification import stored_verification
 from loopscope.store.writer import open_or_create

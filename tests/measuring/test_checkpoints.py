@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from loopscope.api import configurations
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
-from loopscope.training_steps import runs_at
+from loopscope.store.run import runs_at
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 import polars as pl
 import pytest
-import torch
 from polars.testing import assert_frame_equal
 
 import loopscope as ls
-from loopscope.models import Batch
-from loopscope.models.walk import Walk
 from loopscope.report.question import question
 from loopscope.store.schema import transition_of
 from loopscope.studies.records import Records
@@ -25,37 +23,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ls.Run:
     return ls.measure("toy-ouro", transitions=["1>3", 2], output=where / "both", **CHOSEN)
 
 
-def test_a_chord_is_an_update_between_its_ends(run: ls.Run) -> None:
-    model = ls.load_model("toy-ouro", dtype="float64")
-    tokens = run.tokens.filter(pl.col("transition") == CHORD).collect()
-    texts = ls.load_task("stories", limit=3).encode(ls.load_tokenizer("toy-ouro"))
-    for row, example in enumerate(texts):
-        (sequence,) = example.sequences
-        targets = torch.tensor(sequence.targets)
-        with torch.no_grad():
-            walk = Walk.of(model, Batch.from_rows([sequence.token_ids]))
-            before, after = (walk.to(depth).read()[0, list(sequence.positions)] for depth in (1, 3))
-        v, p = after - before, before.softmax(1)
-        own = v.gather(1, targets[:, None])[:, 0]
-        mean = (p * v).sum(1)
-
-        def at(alpha: float, z: torch.Tensor = before, v: torch.Tensor = v, y: torch.Tensor = targets) -> np.ndarray:
-            return -torch.nn.functional.cross_entropy(z + alpha * v, y, reduction="none").numpy()
-
-        expected = {
-            "slope": (own - mean).numpy(),
-            "quadratic": (-0.5 * ((p * v * v).sum(1) - mean**2)).numpy(),
-            "gain": at(1) - at(0),
-            "quarter_gain": at(0.25) - at(0),
-        }
-        found = tokens.filter(pl.col("row") == row).sort("token")
-        record = run.records.filter(pl.col("row") == row, pl.col("transition") == CHORD)
-        for name, values in expected.items():
-            np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=2e-5, err_msg=name)
-            if name != "quarter_gain":
-                assert record[name].item() == pytest.approx(values.mean(), rel=1e-5, abs=1e-5)
-        longer = run.read("longer_steps").filter(pl.col("row") == row, pl.col("transition") == CHORD)
-        assert longer["gains"].item()[-1] == pytest.approx((at(2) - at(0)).mean(), rel=1e-5, abs=1e-5)
+def test_a_chord_is_an_update_between_its_ends(run: ls.Run, plain: Any) -> None:
+    examples = plain.examples_of("toy-ouro", "stories", 3)
+    updates = plain.updates_of(ls.load_model("toy-ouro", dtype="float64"), examples, 1, 3)
+    records = run.records.filter(transition=CHORD).sort("row")
+    longer = run.read("longer_steps").filter(transition=CHORD).sort("row")
+    tokens = run.tokens.filter(pl.col("transition") == CHORD).group_by("row")
+    means = tokens.agg(pl.col("slope", "quadratic", "gain", "quarter_gain").mean()).sort("row").collect()
+    for row, update in enumerate(updates):
+        slope, curvature = update.derivatives(0.0)
+        expected = {"slope": slope, "quadratic": curvature / 2, "gain": update.gain(1.0)}
+        for name, value in expected.items():
+            assert (records[name][row], means[name][row]) == pytest.approx((value, value), rel=1e-5, abs=1e-5)
+        assert means["quarter_gain"][row] == pytest.approx(update.gain(0.25), rel=1e-5, abs=1e-5)
+        assert longer["gains"][row][-1] == pytest.approx(update.gain(2.0), rel=1e-5, abs=1e-5)
 
 
 def test_a_chord_changes_nothing_else_and_is_named(run: ls.Run, tmp_path) -> None:

@@ -18,7 +18,8 @@ from loopscope.cli.flags import ConfigFlag, with_flags
 from loopscope.cli.measure import settings_flags
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.config import WHAT, MeasureConfig, declare, refuse_other_settings
-from loopscope.store.files import RunLock
+from loopscope.store.schema import Level
+from loopscope.store.writer import run_lock
 
 
 def signature_gaps(model: type[MeasureConfig]) -> set[str]:
@@ -103,11 +104,11 @@ def test_a_run_is_overwritten_only_where_that_is_asked_for(tmp_path: Path) -> No
     ls.measure("toy-ouro", "arithmetic", dtype="float32", **given)
     with pytest.raises(LoopscopeError, match="resume refused: dtype was float32, is float64: choose another output="):
         ls.measure("toy-ouro", "arithmetic", dtype="float64", **given)
-    with RunLock(tmp_path / "run" / ".loopscope.lock"), pytest.raises(LoopscopeError, match="is being written by"):
+    with run_lock(tmp_path / "run" / ".loopscope.lock"), pytest.raises(LoopscopeError, match="is being written by"):
         ls.measure("toy-ouro", "arithmetic", dtype="float64", overwrite=True, **given)
     run = ls.measure("toy-ouro", "arithmetic", dtype="float64", overwrite=True, **given)
     assert run.manifest.dtypes.states == "float64"
-    other = run.manifest.model_copy(update={"level": "grid", "settings": {"long": "skip"}})
+    other = run.manifest.model_copy(update={"level": Level.GRID, "settings": {"long": "skip"}})
     with pytest.raises(LoopscopeError, match="level was quick, is grid; long was error, is skip"):
         refuse_other_settings(run.manifest, other)
     (tmp_path / "mine").mkdir()

@@ -15,10 +15,10 @@ import pytest
 from tokenizers import Tokenizer as Backend
 
 import loopscope as ls
+from loopscope import load_tokenizer
 from loopscope.api import measure_with
 from loopscope.cli.runs import verify
 from loopscope.measuring.verify import Named, measure_again
-from loopscope.models import load_tokenizer
 from loopscope.store.verification import verify as verified
 
 ROWS = [

@@ -99,9 +99,9 @@ def test_groups_of_any_size_read_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     update = update_of(1)
     readout = readout_of(load_model("toy-huginn", device="cpu"), torch.float32)
     whole = readout.read(update.before_RSD, update.layout).log_p_N
-    (group,) = readout.groups(update.layout)
+    (group,) = readout.groups(update.layout, torch.float32)
     monkeypatch.setattr(readouts, "_STATES", {"cpu": 1})
-    alone = list(readout.groups(update.layout))
+    alone = list(readout.groups(update.layout, torch.float32))
     assert [found.rows for found in alone] == [slice(row, row + 1) for row in range(group.rows.stop)]
     assert min(found.width for found in alone) < group.width, "rows are cut to their own length"
     assert torch.equal(readout.read(update.before_RSD, update.layout).log_p_N, whole)

@@ -4,41 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.measuring.arguments import scales_end
+from loopscope.measuring.config import MeasureConfig
 
 FAMILIES = ("ouro", "huginn")
 SCALES = [index / 20 for index in range(41)]
 
 
-def straight(update: Any, alpha: torch.Tensor) -> torch.Tensor:
-    return update.utility(update.before + alpha * (update.after - update.before))
-
-
-def gain_at(update: Any, alpha: float) -> float:
-    at = torch.tensor(alpha, dtype=torch.float64)
-    return float(straight(update, at) - straight(update, torch.zeros_like(at)))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("task", ["arithmetic", "arithmetic-mc"])
-def test_numbers_are_those_of_plain_readouts(
-    family: str, task: str, measured: Any, checkpoint: Any, plain_updates: Any
-):
-    options = {"limit": 2, "level": "quick", "readout_dtype": "float64", "scales_to": 2, "depths": ""}
+def test_numbers_are_those_of_plain_readouts(family: str, task: str, measured: Any, checkpoint: Any, plain: Any):
+    options = {
+        "limit": 2,
+        "level": "quick",
+        "dtype": "float64",
+        "readout_dtype": "float64",
+        "scales_to": 2,
+        "depths": "",
+    }
     run = measured(family, task, **options)
     rows = run.read("longer_steps").sort("row")
-    for update, row in zip(plain_updates(checkpoint(family), run, task, 2), rows.to_dicts(), strict=True):
-        gains = np.array([gain_at(update, alpha) for alpha in SCALES])
-        assert row["gains"] == pytest.approx(gains, abs=1e-9)
-        alpha = torch.ones((), dtype=torch.float64, requires_grad=True)
-        (slope,) = torch.autograd.grad(straight(update, alpha), alpha)
-        assert row["end_slope"] == pytest.approx(float(slope), abs=1e-8)
-        assert row["quadratic_gain"] == pytest.approx(gain_at(update, row["quadratic_scale"]), abs=1e-9)
+    updates = plain.plain_updates(checkpoint(family), task, 2, 2, dtype="float64")
+    for update, row in zip(updates, rows.to_dicts(), strict=True):
+        assert row["gains"] == pytest.approx([update.gain(alpha) for alpha in SCALES], abs=1e-9)
+        assert row["end_slope"] == pytest.approx(update.derivatives(1.0, 1)[0], abs=1e-8)
+        assert row["quadratic_gain"] == pytest.approx(update.gain(row["quadratic_scale"]), abs=1e-9)
 
 
 def test_the_first_scales_are_those_of_the_grid_and_concave_paths_end_where_the_slope_says(measured: Any):
@@ -54,5 +46,7 @@ def test_the_first_scales_are_those_of_the_grid_and_concave_paths_end_where_the_
 
 @pytest.mark.parametrize("given", [1, 5, 1.33, float("nan")])
 def test_an_end_that_is_no_multiple_of_the_spacing_is_refused(given: Any):
-    with pytest.raises(LoopscopeError, match=r"scales_to=.* give a multiple of 0\.05 above 1 and up to 4"):
-        scales_end(given)
+    with pytest.raises(
+        LoopscopeError, match=r"scales_to=.*: Input should be (greater than 1|less|a multiple of 0\.05)"
+    ):
+        MeasureConfig(model="toy-ouro", tasks="arithmetic", scales_to=given)

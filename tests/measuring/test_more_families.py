@@ -13,14 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from loopscope.api import measure_with as measure
-from loopscope.models import Batch, load_model, load_tokenizer
-from loopscope.models.walk import Walk, read
-from loopscope.tasks.encoding import Example, encode_row
-from loopscope.tasks.load import load_task
 
 GOLDEN = Path(__file__).resolve().parents[1] / "models" / "golden"
 CASES = [
@@ -59,38 +54,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def by_double_backward(model: Any, example: Example) -> tuple[float, float, float]:
-    """ΔU, A and Q of a question: each sequence by itself, unpadded, in float64."""
-    ends = []
-    for sequence in example.sequences:
-        prompt = [sequence.positions[0] + 1]
-        batch = Batch.from_rows([sequence.token_ids], source_rows=[example.source_row], prompt_lengths=prompt)
-        with torch.no_grad():
-            walk = Walk.of(model, batch).to(T)
-            ends.append((walk.state, walk.advance(), walk.context))
-
-    def utility(scale: torch.Tensor) -> torch.Tensor:
-        scores = []
-        for sequence, (before, after, context) in zip(example.sequences, ends, strict=True):
-            logits = read(model, before + scale * (after - before), None, torch.float64, context)[0]
-            at = torch.log_softmax(logits[list(sequence.positions)], -1)
-            scores.append(at[range(len(sequence.targets)), list(sequence.targets)].mean())
-        stacked = torch.stack(scores)
-        return stacked[0] if example.answer is None else torch.log_softmax(stacked, 0)[example.answer]
-
-    zero = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    start = utility(zero)
-    (slope,) = torch.autograd.grad(start, zero, create_graph=True)
-    (curvature,) = torch.autograd.grad(slope, zero)
-    with torch.no_grad():
-        gain = utility(torch.ones((), dtype=torch.float64)) - start
-    return gain.item(), slope.item(), curvature.item() / 2
-
-
 @pytest.mark.parametrize("task", ROWS)
 @pytest.mark.parametrize("case", CASES)
 def test_coefficients_and_trace_are_those_of_plain_calculations(
-    case: str, task: str, place: Path, same_trace: Callable[..., None], tmp_path: Path
+    case: str, task: str, place: Path, plain: Any, same_trace: Callable[..., None], tmp_path: Path
 ) -> None:
     name, _, args = case.partition(":")
     path, exact = str(place / f"{task}.jsonl"), {"dtype": "float64", "readout_dtype": "float64"}
@@ -99,14 +66,13 @@ def test_coefficients_and_trace_are_those_of_plain_calculations(
         f"{place}/{name}", [path], model_args=args, output=tmp_path / "run", transitions=[T], depths=[0, 3],
         level=level, lens=2, device="cpu", **exact,
     )  # fmt: skip
-    model, tokenizer = load_model(f"{place}/{name}", model_args=args, dtype="float64"), load_tokenizer(place / name)
-    loaded = load_task(path)
-    examples = [encode_row(tokenizer, row, loaded.encoding) for row in loaded.rows]
-    expected = np.array([by_double_backward(model, example) for example in examples])
+    updates = plain.plain_updates(f"{place}/{name}", path, T, dtype="float64", args=args)
+    both = [(update.gain(1.0), *update.derivatives(0.0)) for update in updates]
+    expected = np.array([(gain, slope, curvature / 2) for gain, slope, curvature in both])
     found = run.records.sort("row").select("gain", "slope", "quadratic").to_numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
     assert np.abs(expected).min() > 1e-4
-    same_trace(run, model, examples)
+    same_trace(run, updates[0].model, [update.example for update in updates])
     assert run.manifest.model.affine_readout == (name in ("nanbeige", "hrm_text"))
 
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from loopscope import load_model, load_tokenizer
 from loopscope.measuring import readouts
 from loopscope.measuring.batch_pass import BatchPass
 from loopscope.measuring.batching import Question, encode_task
 from loopscope.measuring.config import MeasureConfig
-from loopscope.models import load_model, load_tokenizer
 from loopscope.readout.affine.path import AffinePath
 from loopscope.tasks.load import load_task
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.measuring import fp64, readouts
-from loopscope.readout.autograd import differentiable_attention
 
 VOCABULARY, WIDTH, CAP, T = 40, 12, 15.0, 2
 PROMPTS, SOLUTIONS = [[3, 9, 27, 1], [5, 25], [7, 11, 13, 17, 19]], [[3, 9], [6, 7, 8], [1]]
@@ -57,32 +55,14 @@ class Modded(ls.LoopedModule):
         return CAP * torch.tanh(self.out(x) / CAP)
 
 
-def utility(model: Modded, state: Tensor, context: ls.Context, question: int) -> Tensor:
-    """U of one question, by itself and unpadded."""
-    solution = torch.tensor(SOLUTIONS[question])
-    logits = model.readout(state, context=context)[0, len(PROMPTS[question]) - 1 : -1]
-    return torch.log_softmax(logits, -1).gather(1, solution.unsqueeze(1)).mean()
-
-
-def three_backward_passes(model: Modded, question: int, alpha: float) -> list[float]:
-    """φ', φ'', φ''' at a scale of the update from depth T to T + 1."""
-    walk = ls.Walk.of(model, ls.Batch.from_rows([PROMPTS[question] + SOLUTIONS[question]])).to(T)
-    before = walk.state.detach()
-    displacement = walk.advance().detach() - before
-    tau = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
-    found = []
-    with differentiable_attention():
-        value = utility(model, before + tau * displacement, walk.context, question)
-        for _ in range(3):
-            (value,) = torch.autograd.grad(value, tau, create_graph=True)
-            found.append(float(value.detach()))
-    return found
+@pytest.fixture(scope="module")
+def task() -> ls.Task:
+    return ls.Task.from_ids(PROMPTS, SOLUTIONS)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> ls.Run:
+def run(task: ls.Task, tmp_path_factory: pytest.TempPathFactory) -> ls.Run:
     output = tmp_path_factory.mktemp("modded") / "run"
-    task = ls.Task.from_ids(PROMPTS, SOLUTIONS)
     options: dict[str, Any] = {"transitions": [T], "level": "full", "paths": True, "readout_dtype": "float64"}
     with pytest.MonkeyPatch.context() as patch:
         # Few logits at a time: contexts are cut to groups of rows, and to groups of questions for the FP64 analysis.
@@ -91,21 +71,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ls.Run:
         return measure_with(Modded(), task, output=output, **options)
 
 
-def test_slope_curvature_and_third_derivative_are_those_of_three_backward_passes(run: ls.Run) -> None:
-    model = Modded()
+def test_slope_curvature_and_third_derivative_are_those_of_three_backward_passes(
+    run: ls.Run, task: ls.Task, plain: Any
+) -> None:
     assert run.backends_used == ("general",)
-    records = run.records.sort("row")
-    paths = run.paths.collect().sort("row")
-    for question in range(len(PROMPTS)):
-        first, second, _ = three_backward_passes(model, question, 0.0)
+    records, paths = run.records.sort("row"), run.paths.collect().sort("row")
+    for row, update in enumerate(plain.updates_of(Modded(), ls.load_task(task).encode(None), T)):
+        first, second = update.derivatives(0.0)
         for prefix in ("", "fp64_"):
-            assert records[f"{prefix}slope"][question] == pytest.approx(first, rel=1e-10, abs=1e-10)
-            assert records[f"{prefix}quadratic"][question] == pytest.approx(second / 2, rel=1e-10, abs=1e-10)
-        third_at = np.array(paths["third"][question])
-        nodes = np.linspace(0.0, 1.0, third_at.size)
-        for place in (0, third_at.size // 2, third_at.size - 1):
-            expected = three_backward_passes(model, question, float(nodes[place]))[2]
-            assert third_at[place] == pytest.approx(expected, rel=1e-10, abs=1e-10)
+            assert records[f"{prefix}slope"][row] == pytest.approx(first, rel=1e-10, abs=1e-10)
+            assert records[f"{prefix}quadratic"][row] == pytest.approx(second / 2, rel=1e-10, abs=1e-10)
+        for place in (0, 128, 256):
+            expected = update.derivatives(place / 256, 3)[2]
+            assert paths["third"][row][place] == pytest.approx(expected, rel=1e-10, abs=1e-10)
             assert expected != 0.0
 
 
@@ -114,8 +92,9 @@ def unknown(x: Tensor) -> Tensor:
     return torch.special.i0(0.3 * x)
 
 
-def test_nested_forward_mode_is_taken_and_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    task = ls.Task.from_ids(PROMPTS, SOLUTIONS)
+def test_nested_forward_mode_is_taken_and_said_once(
+    task: ls.Task, plain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options: dict[str, Any] = {"transitions": [T], "level": "grid", "unit_size": 1, "scalar_checks": 0}
     options |= {"readout_dtype": "float64"}
     lines: list[str] = []
@@ -125,10 +104,9 @@ def test_nested_forward_mode_is_taken_and_said_once(tmp_path: Path, capsys: pyte
         "Taylor mode has no rule for the torch operation 'special_i0'"
     ]
     assert run.backends_used == ("nested",)
-    model = Modded(unknown)
     records = run.records.sort("row")
-    for question in range(len(PROMPTS)):
-        first, second, _ = three_backward_passes(model, question, 0.0)
-        assert records["slope"][question] == pytest.approx(first, rel=1e-10)
-        assert records["quadratic"][question] == pytest.approx(second / 2, rel=1e-10)
+    for row, update in enumerate(plain.updates_of(Modded(unknown), ls.load_task(task).encode(None), T)):
+        first, second = update.derivatives(0.0)
+        assert records["slope"][row] == pytest.approx(first, rel=1e-10)
+        assert records["quadratic"][row] == pytest.approx(second / 2, rel=1e-10)
     assert "Traceback" not in capsys.readouterr().err

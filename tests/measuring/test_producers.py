@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loopscope.measuring import producers
-from loopscope.measuring.producers import PRODUCERS, MeasuredUpdate, produces
+from loopscope.measuring import batch_pass
+from loopscope.measuring.batch_pass import PRODUCERS, MeasuredUpdate, produces
 from loopscope.store import StoredRun
 from loopscope.store.schema import TABLES, Column
 
@@ -34,7 +34,7 @@ def test_a_new_column_is_declared_and_produced(monkeypatch: pytest.MonkeyPatch, 
     questions = TABLES["questions"]
     trial = Column("half_gain", "float64", "nats", "φ(1/2)")
     monkeypatch.setitem(TABLES, "questions", dataclasses.replace(questions, columns=(*questions.columns, trial)))
-    monkeypatch.setattr(producers, "PRODUCERS", list(PRODUCERS))
+    monkeypatch.setattr(batch_pass, "PRODUCERS", list(PRODUCERS))
 
     @produces("questions", "half_gain")
     def _half(update: MeasuredUpdate) -> list[Any]:

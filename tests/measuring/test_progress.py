@@ -14,7 +14,7 @@ from loopscope.store import StoredRun
 
 def test_lines_say_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("plain", "tiny", 10, 4) as shown:
-        shown.advance(6, 600)
+        shown.count(6, 600)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("tiny: 10/10 questions (100%)")
@@ -26,7 +26,7 @@ def test_progress_moves_with_batches_and_not_with_units(
     measured: Callable[..., StoredRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr(Progress, "advance", lambda self, questions, tokens: told.append((questions, tokens)))
+    monkeypatch.setattr(Progress, "count", lambda self, questions, tokens: told.append((questions, tokens)))
     measured("ouro", "arithmetic", limit=7, unit_size=7, batch_size=2, level="quick")
     assert [questions for questions, _ in told] == [2, 2, 2, 1]
     assert all(tokens > questions for questions, tokens in told)

@@ -12,7 +12,7 @@ import torch
 import loopscope as ls
 from loopscope.api import measure_with
 from loopscope.errors import LoopscopeError
-from loopscope.models.initial_state import SEED
+from loopscope.models.families.decoder import SEED
 
 
 def measured(output: Path, model: str = "toy-ouro", **more: Any) -> ls.Run:
@@ -42,8 +42,8 @@ def test_the_rule_reaches_the_states(tmp_path: Path, rule: str) -> None:
         batch = dataclasses.replace(ls.Batch.from_rows([sequence.token_ids]), initial_state=state)
         context = model.embed(batch)
         hidden = context.state
-        for depth in range(4):
-            hidden = model.step(hidden, context, depth)
+        for _ in range(4):
+            hidden = model.step(hidden, context)
         log_p = model.readout(hidden, dtype=torch.float64).log_softmax(-1)[0]
         found = log_p[list(sequence.positions), list(sequence.targets)].mean()
         assert float(found) == pytest.approx(expected, abs=1e-4)

@@ -50,7 +50,7 @@ def test_killed_worker_changes_nothing(
     local = run("local")
     said: list[str] = []
     told: list[int] = []
-    monkeypatch.setattr(Progress, "advance", lambda self, questions, tokens: told.append(questions))
+    monkeypatch.setattr(Progress, "count", lambda self, questions, tokens: told.append(questions))
     fuse.touch()
     there = run("ray", engine="ray", workers=2, notify=said.append)
     assert not fuse.exists()

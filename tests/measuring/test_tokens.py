@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from loopscope.models import Batch, load_model, load_tokenizer
+from loopscope import Batch, load_model, load_tokenizer
 from loopscope.store import StoredRun
 from loopscope.tasks.encoding import encode_row
 from loopscope.tasks.load import load_task

@@ -10,13 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from loopscope import load_model
 from loopscope.api import measure_with as measure
 from loopscope.errors import LoopscopeError
 from loopscope.measuring import readouts
-from loopscope.models import load_model, load_tokenizer
 from loopscope.store import StoredRun, verify
-from loopscope.tasks.encoding import Example, encode_row
-from loopscope.tasks.load import load_task
 
 DEEPEST, LENS = 4, 3
 CASES = [(family, task) for family in ("ouro", "huginn") for task in ("arithmetic", "arithmetic-mc")]
@@ -28,13 +26,14 @@ def test_every_column_follows_its_formula(
     task: str,
     checkpoint: Callable[[str], str],
     tmp_path: Path,
+    plain: Any,
     same_trace: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(readouts.CHUNK, "cpu", 512 * 5)  # chunks of a few tokens
     folder = checkpoint(family)
     run = measured_in_float64(folder, task, tmp_path / "run")
-    same_trace(run, load_model(folder, dtype="float64"), examples_of(folder, task))
+    same_trace(run, load_model(folder, dtype="float64"), plain.examples_of(folder, task, 3))
     key = run.trace.select("row", "depth", "option", "token").collect().rows()
     assert key == sorted(set(key))
     assert verify(run).ok
@@ -43,11 +42,6 @@ def test_every_column_follows_its_formula(
 def measured_in_float64(folder: str, task: str, output: Path, **more: Any) -> Any:
     given = {"limit": 3, "transitions": [2], "depths": [DEEPEST], "lens": LENS, **more}
     return measure(folder, task, output=output, dtype="float64", readout_dtype="float64", **given)
-
-
-def examples_of(folder: str, task: str, count: int = 3) -> list[Example]:
-    loaded, tokenizer = load_task(task, limit=count), load_tokenizer(folder)
-    return [encode_row(tokenizer, row, loaded.encoding) for row in loaded.rows]
 
 
 def test_a_trace_changes_no_other_table(measured: Callable[..., StoredRun], contents: Callable[..., Any]) -> None:

@@ -4,14 +4,18 @@ update are exact where the states are float64.
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal, localcontext
 from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from loopscope.measuring.update import predicted_scale, squared_norms
+from loopscope.measuring.update import Update, predicted_scale, state_change
 from loopscope.path import predicted_scale as on_the_host
 
 TINY, HUGE = 5e-324, 1.7e308
@@ -29,22 +33,38 @@ def test_every_pair_of_edges() -> None:
     same(slope.reshape(-1), quadratic.reshape(-1))
 
 
-def exact_norms(h_D: Tensor, h_plus_D: Tensor) -> list[float]:
-    """‖H‖², ‖H⁺‖², ‖D‖² of one position in rational arithmetic."""
-    a, b = ([Fraction(x) for x in state.tolist()] for state in (h_D, h_plus_D))
-    return [float(sum(x * x for x in part)) for part in (a, b, [y - x for x, y in zip(a, b, strict=True)])]
+def changes(h: Tensor, h_plus: Tensor) -> list[Tensor]:
+    """What `state_change` gives of one question for each row."""
+    rows = torch.ones(len(h), dtype=torch.int64)
+    batch: Any = SimpleNamespace(attention_mask=torch.ones(h.shape[:2], dtype=torch.bool))
+    layout: Any = SimpleNamespace(batch=batch, sequences_B=rows)
+    return list(state_change(Update(layout, h, h_plus)))
 
 
-@pytest.mark.parametrize("size", [1.0, 1e-7, 1e-12])
+def exact_change(h_SD: Tensor, h_plus_SD: Tensor) -> list[float]:
+    """‖D‖, ‖D‖ / ‖H‖ and 1 − cos of one row in rational arithmetic, up to the roots."""
+    a, b = ([Fraction(x) for x in state.flatten().tolist()] for state in (h_SD, h_plus_SD))
+    aa, bb, dd, ab = (
+        sum(x * y for x, y in zip(*pair, strict=True))
+        for pair in ((a, a), (b, b), *[([y - x for x, y in zip(a, b, strict=True)],) * 2], (a, b))
+    )
+    root = Decimal(aa.numerator * bb.numerator) / Decimal(aa.denominator * bb.denominator)
+    cosine = Decimal(ab.numerator) / Decimal(ab.denominator) / root.sqrt()
+    return [math.sqrt(dd), math.sqrt(dd / aa), float(1 - cosine)]
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-4, 1e-7])
 @torch.no_grad()
 def test_float64_states_keep_their_digits(size: float) -> None:
     g = torch.Generator().manual_seed(2)
     h = torch.randn(9, 2, 64, generator=g, dtype=torch.float64)
     h_plus = h + size * torch.randn(h.shape, generator=g, dtype=torch.float64)
-    found = squared_norms(h, h_plus)
-    for row, position in ((0, 0), (8, 1)):
-        expected = exact_norms(h[row, position], h_plus[row, position])
-        assert found[:, row, position].tolist() == pytest.approx(expected, rel=1e-13)
+    found = changes(h, h_plus)
+    with localcontext(prec=80):
+        for row in (0, 8):
+            norm, relative, cosine = exact_change(h[row], h_plus[row])
+            assert [float(each[row]) for each in found[:2]] == pytest.approx([norm, relative], rel=1e-12)
+            assert float(found[2][row]) == pytest.approx(cosine, rel=1e-12 / size)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -52,6 +72,5 @@ def test_float64_states_keep_their_digits(size: float) -> None:
 def test_differences_and_squares_of_narrower_states_are_float32(dtype: torch.dtype) -> None:
     g = torch.Generator().manual_seed(2)
     h, h_plus = (torch.randn(9, 2, 64, generator=g).to(dtype) for _ in range(2))
-    d = h_plus.float() - h.float()
-    expected = torch.stack([x.square().double().sum(-1) for x in (h.float(), h_plus.float(), d)])
-    assert torch.equal(squared_norms(h, h_plus), expected)
+    squares = (h_plus.float() - h.float()).square().double().sum(-1)
+    assert torch.equal(changes(h, h_plus)[0], (squares[:, 0] + squares[:, 1]).sqrt())

@@ -10,36 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from loopscope.api import measure_with as measure
 from loopscope.measuring.verify import Named, measure_again
 from loopscope.store import StoredRun, verify
-from loopscope.store.files import sha256_bytes
-from loopscope.store.run import Shard, UnitRecord
-from loopscope.store.schema import TABLES
-from loopscope.store.shards import encode
-
-
-def forge(run: StoredRun, table: str, column: str, shift: float) -> None:
-    """Change a column everywhere, and the hashes with it, as a careful forger would."""
-    for unit in run.units:
-        path = run.layout.shard(table, unit)
-        data = pq.ParquetFile(path).read()
-        place = data.schema.get_field_index(column)
-        field = data.schema.field(place)
-        data = data.set_column(place, field, pc.add(data.column(column), pa.scalar(shift, field.type)))
-        contents = encode(TABLES[table], data)
-        path.write_bytes(contents)
-        record = UnitRecord.decode(run.layout.record(unit).read_bytes())
-        shards = tuple(
-            Shard(table=s.table, rows=s.rows, bytes=len(contents), sha256=sha256_bytes(contents))
-            if s.table == table
-            else s
-            for s in record.shards
-        )
-        run.layout.record(unit).write_bytes(record.model_copy(update={"shards": shards}).encode())
+from tests.forged import forge, with_column
 
 
 @pytest.mark.parametrize(("family", "task"), [("ouro", "arithmetic-mc"), ("huginn", "arithmetic")])
@@ -53,7 +29,12 @@ def test_sound_run_replays(family: str, task: str, measured: Callable[..., Store
 @pytest.mark.parametrize(("table", "column"), [("depths", "utility"), ("questions", "slope")])
 def test_forged_numbers_are_found(table: str, column: str, measured: Callable[..., StoredRun]) -> None:
     run = measured("ouro", "arithmetic", limit=3)
-    forge(run, table, column, 1e-2)
+
+    def shifted(data: pa.Table) -> pa.Table:
+        return with_column(data, column, pc.add(data.column(column), 1e-2))
+
+    for unit in run.units:
+        forge(run, table, unit, shifted)
     assert verify(run.path).ok, "hashes were forged along"
     findings = verify(run.path, measure_again).findings
     assert [finding.kind for finding in findings] == ["replay"]

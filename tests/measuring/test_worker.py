@@ -19,8 +19,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.measuring import readouts as affine
 from loopscope.measuring import run as driver
 from loopscope.measuring import worker
-from loopscope.measuring.batch_pass import BatchPass
-from loopscope.measuring.producers import Tables
+from loopscope.measuring.batch_pass import BatchPass, Tables
 from loopscope.readout import AffinePath, Survey, affine_path_from_states
 from loopscope.store import StoredRun, verify
 from loopscope.tasks.encoding import LoadedTask
@@ -214,27 +213,6 @@ def test_gpu_refusal_halves_the_batch(checkpoint: Callable[[str], str], tmp_path
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert said
     assert run.finished
-
-
-def test_damaged_and_deleted_shards_are_measured_again(
-    measured: Callable[..., StoredRun], contents: Callable[[Path], dict[str, bytes]]
-) -> None:
-    options = {"limit": 6, "unit_size": 2, "level": "quick"}
-    run = measured("ouro", "arithmetic", **options)
-    whole = contents(run.path)
-    flipped = run.path / "questions" / "000000.parquet"
-    data = bytearray(flipped.read_bytes())
-    data[len(data) // 2] ^= 1
-    flipped.write_bytes(bytes(data))
-    (run.path / "depths" / "000001.parquet").unlink()
-    (run.path / "units" / "000002.json").write_text("{")
-    assert not verify(run.path).ok
-    said: list[str] = []
-    again = measured("ouro", "arithmetic", output=run.path, notify=said.append, **options)
-    assert again.finished
-    assert contents(run.path) == whole
-    assert sum("measuring it again" in line for line in said) == 3
-    assert verify(run.path).ok
 
 
 def test_same_command_again_says_that_it_is_finished(measured: Callable[..., StoredRun]) -> None:

@@ -362,7 +362,7 @@ def model_of(golden_model, randomise):
 def tiny(tmp_path):
     """Writes a tiny checkpoint of a family: `tiny("ouro")` → its folder; `shards=2` splits the weights."""
     from loopscope.models.families import build_model
-    from loopscope.models.weights import fill_randomly
+    from loopscope.models.load import fill_randomly
 
     def write(family, folder="checkpoint", *, dtype=torch.float32, shards=1, seed=0, **fields):
         config = TINY_CONFIGS[family] | fields

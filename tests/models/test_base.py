@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from loopscope.models.base import LoopedModule
-from loopscope.models.batch import Batch
+from loopscope.models.batch import Batch, select
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
-from loopscope.models.protocol import AffineHead, Context, LoopedModel, select
+from loopscope.models.protocol import AffineHead, Context, LoopedModel, LoopedModule
 from loopscope.readout.general.core import Series
 
 FAMILIES = ["ouro", "huginn", "retrofit_llama", "retrofit_olmo", "loop"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
+from loopscope import load_model
 from loopscope.errors import LoopscopeError
 from loopscope.models.checkpoint import CONFIG, INDEX, WEIGHTS, open_checkpoint, read_header
 
@@ -153,3 +155,86 @@ def test_shard_name_that_leaves_its_folder(sharded, name):
     message = folder_complaint(sharded)
     assert repr(name) in message
     assert "refused" in message
+
+
+@pytest.mark.parametrize("shape", [(37, 11), (), (0,), (3, 0, 2)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_read_as_it_was_saved(tmp_path, dtype, shape):
+    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    save_file({"other": torch.randn(5), "x": tensor}, tmp_path / "m.safetensors")
+    assert torch.equal(read_header(tmp_path / "m.safetensors")["x"].read(), tensor)
+
+
+def test_blocks_of_rows(tmp_path):
+    tensor = torch.arange(24.0).reshape(6, 4)
+    save_file({"x": tensor}, tmp_path / "m.safetensors")
+    entry = read_header(tmp_path / "m.safetensors")["x"]
+    assert [block.name for block in entry.row_blocks(["q", "k", "v"])] == ["q", "k", "v"]
+    assert torch.equal(torch.cat([block.read() for block in entry.row_blocks(["q", "k", "v"])]), tensor)
+    with pytest.raises(LoopscopeError, match="not in 4 blocks"):
+        entry.row_blocks(["a", "b", "c", "d"])
+
+
+def test_the_file_may_change_afterwards(tiny):
+    folder = tiny("ouro")
+    model = load_model(folder)
+    before = model.lm_head.weight.clone()
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(10)
+    assert torch.equal(model.lm_head.weight, before)
+
+
+def _pipe(name):
+    def change(folder):
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return change
+
+
+def _endless(folder):
+    (folder / CONFIG).unlink()
+    (folder / CONFIG).symlink_to("/dev/zero")
+
+
+def _huge(folder):
+    with (folder / CONFIG).open("ab") as file:
+        file.truncate(2**30)
+
+
+def _config(**fields):
+    def change(folder):
+        (folder / CONFIG).write_text(json.dumps(json.loads((folder / CONFIG).read_text()) | fields))
+
+    return change
+
+
+HARMFUL = {
+    "config of a gigabyte": _huge,
+    "config is a pipe": _pipe(CONFIG),
+    "config is endless": _endless,
+    "weights are a pipe": _pipe(WEIGHTS),
+    "architecture of thousands of characters": _config(architectures=["x" * 5000], model_type=None),
+    "vocabulary beyond any memory": _config(vocab_size=10**15),
+    "base of the rotation beyond floats": _config(rope_theta=10**400),
+    "scaling by NaN": _config(rope_scaling={"rope_type": "linear", "factor": float("nan")}),
+}
+
+
+@pytest.mark.parametrize("case", HARMFUL)
+def test_checkpoints_made_to_do_harm_are_refused_in_one_short_line(tiny, case):
+    """The corpus (`tests/corpus`) has the rest of them."""
+    folder = tiny("ouro")
+    HARMFUL[case](folder)
+    with pytest.raises(LoopscopeError) as caught:
+        load_model(folder)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("fields", [{"vocab_size": 2**31 - 1, "hidden_size": 2**20}, {"num_hidden_layers": 10**8}])
+def test_random_weights_of_absurd_sizes(tiny, fields):
+    folder = tiny("ouro")
+    _config(**fields)(folder)
+    with pytest.raises(LoopscopeError):
+        load_model(folder, model_args={"random_weights": True})

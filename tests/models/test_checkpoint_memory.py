@@ -27,7 +27,7 @@ LARGEST_TENSOR = 16384 * 1024
 MEASURE = """
 import sys
 import torch
-from loopscope.models import load_model
+from loopscope import load_model
 torch.set_num_threads(1)
 load_model(sys.argv[2])  # everything is imported and warmed up before the measurement
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope.models.batch import Batch
+from loopscope.models.batch import Batch, Group, common_prefix, pack
 from loopscope.models.layers import attention
 from loopscope.models.layers.attention import attend, runs_unpadded, takes_varlen, varlen_kernel
-from loopscope.models.layers.mask import attention_context
-from loopscope.models.packing import Group, common_prefix, pack
+from loopscope.models.layers.positions import attention_context
 
 pytestmark = [
     pytest.mark.gpu,

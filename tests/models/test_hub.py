@@ -10,11 +10,12 @@ import pytest
 from loopscope.errors import LoopscopeError
 from loopscope.models.checkpoint import (
     CONFIG,
+    DESCRIPTION,
     INDEX,
     TOKENIZER,
+    TOKENIZER_FILES,
     WEIGHTS,
-    fetch_description,
-    fetch_tokenizer,
+    fetch,
     fetch_weights,
 )
 
@@ -45,7 +46,7 @@ def sharded(local_hub):
 
 def fetched(repo=REPO, revision=None, *, offline=None):
     """The folder of a whole checkpoint."""
-    folder = fetch_description(repo, revision, offline=offline)
+    folder = fetch(repo, revision, DESCRIPTION, offline=offline)
     fetch_weights(repo, folder, offline=offline)
     return folder
 
@@ -66,7 +67,7 @@ def test_fetches_the_shards_that_the_index_names(sharded):
 
 def test_tokenizer_moves_no_weights(single):
     single.files[REPO]["tokenizer_config.json"] = b"{}"
-    folder = fetch_tokenizer(REPO, None, offline=None)
+    folder = fetch(REPO, None, TOKENIZER_FILES, offline=None)
     assert sorted(path.name for path in folder.iterdir()) == [CONFIG, TOKENIZER, "tokenizer_config.json"]
 
 
@@ -108,7 +109,7 @@ def test_shard_name_that_leaves_the_folder_is_never_asked_for(sharded):
 
 def test_environment_is_honoured(single, tmp_path):
     """HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE, in a process of their own because they are read once."""
-    code = f"from loopscope.models.checkpoint import *; print(fetch_tokenizer({REPO!r}, None, offline=None))"
+    code = f"from loopscope.models.checkpoint import *; print(fetch({REPO!r}, None, TOKENIZER_FILES, offline=None))"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     env = clean | {"HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "hf_secret", "HF_ENDPOINT": single.endpoint}
 

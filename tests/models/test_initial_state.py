@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from loopscope.models.initial_state import SEED, InitialState
+from loopscope.models.families.decoder import SEED, InitialState
 
 STD = math.sqrt(2 / (5 * 64))
 HUGINN = InitialState(64, STD, 8.0)

@@ -7,7 +7,7 @@ import torch
 
 from loopscope.kernels import split_product
 from loopscope.kernels.choice import chosen, implementation, is_differentiating
-from loopscope.models.layers.linear import Linear
+from loopscope.models.layers.blocks import Linear
 from loopscope.readout.general.core import Series
 
 NONLINEAR = ("huginn", "retrofit_llama", "retrofit_olmo")
@@ -37,7 +37,7 @@ def state_of(model):
 
 def test_matrices_are_shared_and_the_rest_is_cast(splitting, model):
     with torch.no_grad():
-        parts = model.in_dtype(model.readout_layers, torch.float32, mixes=True)
+        parts = model.in_dtype(model.readout_layers(), torch.float32, mixes=True)
     layers = {id(part.weight) for part in parts.modules() if isinstance(part, Linear)}
     assert layers <= {id(parameter) for parameter in model.parameters()}
     others = [parameter for parameter in parts.parameters() if id(parameter) not in layers]

@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
+from loopscope import Batch, load_model
 from loopscope.errors import LoopscopeError
-from loopscope.models import Batch, card_of, load_model
+from loopscope.models.load import card_of
 
 FAMILIES = ["ouro", "huginn", "retrofit-llama", "retrofit-olmo"]
 BATCH = Batch.from_rows([[1, 2, 3, 4], [5, 6, 7, 8]])

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from loopscope.kernels.choice import implementation
-from loopscope.models.batch import Batch
-from loopscope.models.packing import Group, pack
+from loopscope.models.batch import Batch, Group, pack
 from loopscope.models.walk import MOST_WORK, RecordedStep, Walk, can_record
 from loopscope.models.walk import forget_recorded_steps as forget
 

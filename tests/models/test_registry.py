@@ -51,12 +51,6 @@ def test_local_copy_of_a_hub_name_wins_over_the_hub(tmp_path, monkeypatch):
     assert parse_name("ByteDance/Ouro-1.4B").kind == "folder"
 
 
-@pytest.mark.parametrize("name", ["loop:org/name:10-20", "toy-ouro:inside=3", "mine.py:build:a=1"])
-def test_options_in_a_name_are_refused_with_the_remedy(name):
-    with pytest.raises(LoopscopeError, match="model_args="):
-        parse_name(name)
-
-
 @pytest.mark.parametrize(
     ("typo", "meant"),
     [("ouro-1.4", "ouro-1.4b"), ("OURO-1.4B-THINKIN", "ouro-1.4b-thinking")],

@@ -81,20 +81,20 @@ def test_special_ids_come_from_both_files(tmp_path):
         tmp_path, config=config, tokenizer_config={"bos_token": {"__type": "AddedToken", "content": "<s>"}}
     )
     tokenizer = Tokenizer.from_folder(folder)
-    assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.pad_id) == (0, (1, 4), 2)
+    assert (tokenizer.bos_id, tokenizer.eos_ids) == (0, (1, 4))
 
 
 def test_huginn_takes_ids_from_the_configuration(tmp_path):
     config = {"model_type": "huginn_raven", "qk_bias": True, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
     tokenizer = Tokenizer.from_folder(write_tokenizer(tmp_path, config=config))
-    assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.pad_id) == (0, (1,), 2)
+    assert (tokenizer.bos_id, tokenizer.eos_ids) == (0, (1,))
 
 
 def test_retrofit_never_takes_ids_from_the_configuration(tmp_path):
     config = {"model_type": "huginn_raven", "qk_bias": False, "bos_token_id": 3, "eos_token_id": 4, "pad_token_id": 5}
     folder = write_tokenizer(tmp_path, config=config, tokenizer_config={"eos_token": "</s>", "bos_token": None})
     tokenizer = Tokenizer.from_folder(folder)
-    assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.pad_id) == (None, (1,), None)
+    assert (tokenizer.bos_id, tokenizer.eos_ids) == (None, (1,))
 
 
 def test_larger_vocabulary_than_the_configuration(tmp_path):

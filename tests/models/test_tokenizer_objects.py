@@ -10,7 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 import loopscope as ls
-from loopscope.models import chat_template
+from loopscope.models import tokenizer as chat_template
 from loopscope.models.tokenizer import Tokenizer
 
 TEXTS = ["the loop goes on", "once more, the loop stops 😀", " a b ", "Ünïcode: 2 + 2 = 4"]

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.base import LoopedModule
-from loopscope.models.batch import Batch
-from loopscope.models.protocol import Context, select
+from loopscope.models.batch import Batch, select
+from loopscope.models.protocol import Context, LoopedModule
 from loopscope.models.walk import Walk, asks, read
 
 IDS = Batch.from_rows([[1, 2, 3], [4, 5], [6, 0, 2]], source_rows=[7, 8, 9])

@@ -84,25 +84,48 @@ def choices() -> Any:
 
 
 @pytest.fixture(scope="session")
-def report(made_once: Callable[..., Path], riddles: Any, choices: Any) -> Path:
-    """One page of both runs."""
+def runs(made_once: Callable[..., Path], riddles: Any, choices: Any) -> Path:
+    """The folder of both runs."""
 
     def fill(folder: Path) -> None:
         SYNTHETIC.write_run(folder / "first", riddles)
         SYNTHETIC.write_run(folder / "second", choices)
+
+    return made_once("report-runs", fill)
+
+
+@pytest.fixture(scope="session")
+def report(made_once: Callable[..., Path], runs: Path) -> Path:
+    """One page of both runs, figures included."""
+
+    def fill(folder: Path) -> None:
+        for name in ("first", "second"):
+            shutil.copytree(runs / name, folder / name)
         write_report([folder / "first", folder / "second"], folder / "report.html", FEW)
 
     return made_once("report", fill) / "report.html"
 
 
 @pytest.fixture(scope="session")
-def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def without_figures() -> Callable[..., Path]:
+    """`write_report` without drawing the studies' figures, which take most of its time."""
+
+    def write(*given: Any, **settings: Any) -> Path:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("loopscope.report.study_pages.FIGURES", {})
+            return write_report(*given, **settings)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def page_of(tmp_path_factory: pytest.TempPathFactory, without_figures: Callable[..., Path]) -> Callable[..., Path]:
     """From a made-up task to a page of its own."""
 
     def make(made: Any) -> Path:
         folder = tmp_path_factory.mktemp("page")
         SYNTHETIC.write_run(folder / "run", made)
-        return write_report([folder / "run"], folder / "report.html", FEW)
+        return without_figures([folder / "run"], folder / "report.html", FEW)
 
     return make
 

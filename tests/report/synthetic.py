@@ -15,10 +15,8 @@ import numpy as np
 
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify, predicted_scale
 from loopscope.store import Manifest, StoredRun, TaskInfo
-from loopscope.store.files import ids_sha256
-from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo, WorkUnit
-from loopscope.store.run import write_vocabulary
-from loopscope.store.writer import open_or_create
+from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo, WorkUnit, ids_sha256
+from loopscope.store.writer import open_or_create, write_vocabulary
 
 SCALES = np.array(GRID)
 NODES = np.linspace(0.0, 1.0, PATH_NODES)
@@ -195,13 +193,16 @@ def examples(made: Made, rows: np.ndarray) -> dict[str, Any]:
 
 def questions(made: Made, rows: np.ndarray) -> dict[str, Any]:
     parts = [update_columns(made, at, rows) for at in range(len(made.transitions))]
+    return joined(parts)
+
+
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Columns of all transitions one after another."""
     return {
-        name: (
-            np.concatenate([part[name] for part in parts])
-            if isinstance(parts[0][name], np.ndarray)
-            else [value for part in parts for value in part[name]]
-        )
-        for name in parts[0]
+        name: np.concatenate([part[name] for part in parts])
+        if isinstance(first, np.ndarray)
+        else [value for part in parts for value in part[name]]
+        for name, first in parts[0].items()
     }
 
 
@@ -402,14 +403,7 @@ def paths(made: Made, rows: np.ndarray) -> dict[str, Any]:
                 "third": np.broadcast_to(6 * R, (len(rows), PATH_NODES)).copy(),
             }
         )
-    return {
-        name: (
-            np.concatenate([part[name] for part in parts])
-            if isinstance(parts[0][name], np.ndarray)
-            else [value for part in parts for value in part[name]]
-        )
-        for name in parts[0]
-    }
+    return joined(parts)
 
 
 def prose(rng: np.random.Generator, words: int) -> str:

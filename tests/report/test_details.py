@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscope.path import quadratic_root
-from loopscope.report.details import CHUNK, detail_chunks, quantised, token_columns
-from loopscope.report.evaluation_set import sets_of
+from loopscope.report.details import detail_chunks, quantised, token_columns
+from loopscope.report.evaluation_set import CHUNK, sets_of, text_chunks
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,9 @@ def test_chunks_cover_every_question_once(tmp_path, synthetic, unpack):
     utilities = [unpack(packed)[0]["utility"] for packed in detail_chunks(data, 0, paths=False)]
     assert [len(values) // 6 for values in utilities] == [CHUNK, CHUNK, 3]
     np.testing.assert_array_equal(np.concatenate(utilities), made.utility.astype(np.float32).ravel())
+    prompts = [[entry[0] for entry in unpack(packed)[1]["entries"]] for packed in text_chunks(data)]
+    assert list(map(len, prompts)) == [CHUNK, CHUNK, 3]
+    assert [prompt for each in prompts for prompt in each] == [f"q {row}" for row in range(2 * CHUNK + 3)]
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=20, max_size=20), st.sampled_from([8, 16]))

@@ -2,7 +2,6 @@ import polars as pl
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.report import write_report
 from loopscope.report.details import LENS_CHUNK, PROBABILITY_STEPS, lens_of
 from loopscope.report.evaluation_set import sets_of
 from loopscope.stats import Bootstrap
@@ -81,7 +80,7 @@ def test_a_run_without_a_lens_has_none(tmp_path, synthetic):
     assert run.vocabulary is None
 
 
-def test_ids_stand_for_texts_where_the_run_does_not_say_them(tmp_path, synthetic, unpack):
+def test_ids_stand_for_texts_where_the_run_does_not_say_them(tmp_path, synthetic, unpack, without_figures):
     made = synthetic.Made([synthetic.Question("q", ["a b"])] * 2, lens=2)
     run = synthetic.write_run(tmp_path / "run", made)
     (run.layout.vocabulary).unlink()
@@ -89,4 +88,4 @@ def test_ids_stand_for_texts_where_the_run_does_not_say_them(tmp_path, synthetic
     assert all(text.startswith("#") for text in texts)
     (run.layout.vocabulary).write_text("{")
     with pytest.raises(LoopscopeError, match=r"vocabulary\.json is damaged: remove it"):
-        write_report([run.path], tmp_path / "report.html", Bootstrap(resamples=5))
+        without_figures([run.path], tmp_path / "report.html", Bootstrap(resamples=5))

@@ -6,7 +6,7 @@ import pytest
 from loopscope.report.evaluation_set import sets_of
 from loopscope.report.overview import Candidate, opening
 from loopscope.stats import Estimate, Interval
-from loopscope.studies.summary import finding, leading_update
+from loopscope.studies.runs import finding, leading_update
 
 
 def made_of(synthetic, A, Q, **changes):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from loopscope.report.evaluation_set import sets_of
-from loopscope.report.overview import outcome_shares, step_gains
+from loopscope.report.overview import of_decline, outcome_shares, step_gains
 from loopscope.report.overview import overview as overview_of
 from loopscope.report.study_pages import compute_tables
 from loopscope.stats import Bootstrap
@@ -96,3 +96,8 @@ def test_a_quick_run_shows_what_it_has(tmp_path, synthetic):
     found = overview_of(sets_of(run)[0], records, compute_tables(records, FEW), FEW)
     assert [step["key"] for step in found["updates"][0]["steps"]] == ["full"]
     assert found["updates"][0]["bounded"] is None
+
+
+def test_a_decline_names_both_depths():
+    assert "By depth 6 it has clearly fallen below what depth 4 had reached" in of_decline(4, (4, 6), 8)
+    assert "still the last depth" in of_decline(8, None, 8)

@@ -19,7 +19,10 @@ def test_a_published_model_needs_no_warning(make):
 
 def test_random_weights_are_named_before_anything_else(make):
     lines = warnings_of([make("a", name="toy-a", toy=True), make("b", name="noise", random_weights=True, weights={})])
-    assert lines[0] == "noise has random weights. Its numbers describe no trained model."
+    assert lines == [
+        "noise has random weights. Its numbers describe no trained model.",
+        "Small model shipped with loopscope, here to show the method: toy-a.",
+    ]
 
 
 def test_an_unfinished_run_says_so(make):

@@ -34,13 +34,13 @@ class Parsed(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def first(report):
-    return Run(report.parent / "first")
+def first(runs):
+    return Run(runs / "first")
 
 
 @pytest.fixture(scope="module")
-def second(report):
-    return Run(report.parent / "second")
+def second(runs):
+    return Run(runs / "second")
 
 
 @pytest.mark.parametrize("row", [0, 5, 29])

@@ -2,7 +2,6 @@ import re
 
 import pytest
 
-from loopscope.report import write_report
 from loopscope.report.study_pages import compute_tables, missing_tables
 from loopscope.stats import Bootstrap
 from loopscope.studies.records import Records
@@ -31,8 +30,8 @@ def test_a_table_that_is_missing_has_the_reason_that_applies(quick_run):
     assert "mechanism" not in reasons
 
 
-def test_the_page_names_flags(quick_run, tmp_path, unpack):
-    page = write_report([quick_run.path], tmp_path / "report.html", FEW).read_text(encoding="utf-8")
+def test_the_page_names_flags(quick_run, tmp_path, unpack, without_figures):
+    page = without_figures([quick_run.path], tmp_path / "report.html", FEW).read_text(encoding="utf-8")
     packed = re.search(r'id="studies">([^<]*)<', page)
     missing = {entry["name"]: entry["reason"] for entry in unpack(packed[1])[1]["missing"]}
     assert missing["tokens"] == "no run holds token rows: measure with --tokens"

@@ -1,9 +1,6 @@
-import importlib.util
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,37 +8,24 @@ import pytest
 from loopscope.store import Manifest, StoredRun
 from loopscope.store.manifest import WorkUnit
 from loopscope.store.writer import open_or_create
+from tests.store import synthetic
 
-HERE = Path(__file__).parent
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"store_tests_{name}", HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-SYNTHETIC = _load("synthetic")
 VOLATILE = {"events.jsonl", ".loopscope.lock"}
 
 
 @pytest.fixture
 def make_manifest() -> Callable[..., Manifest]:
-    return SYNTHETIC.make_manifest
+    return synthetic.make_manifest
 
 
 @pytest.fixture
 def task_info() -> Callable[..., Any]:
-    return SYNTHETIC.task_info
+    return synthetic.task_info
 
 
 @pytest.fixture
 def make_tables() -> Callable[[Manifest, WorkUnit], dict[str, Any]]:
-    return SYNTHETIC.make_tables
+    return synthetic.make_tables
 
 
 @pytest.fixture
@@ -49,10 +33,10 @@ def measure() -> Callable[..., StoredRun]:
     """Open or create a run and take it to its end, as the measuring command would."""
 
     def run(path: Path, manifest: Manifest | None = None) -> StoredRun:
-        manifest = SYNTHETIC.make_manifest() if manifest is None else manifest
+        manifest = synthetic.make_manifest() if manifest is None else manifest
         with open_or_create(path, manifest) as writer:
             for unit in writer.pending():
-                writer.commit(unit, SYNTHETIC.make_tables(writer.manifest, unit))
+                writer.commit(unit, synthetic.make_tables(writer.manifest, unit))
             return writer.finish()
 
     return run
@@ -76,9 +60,9 @@ def contents() -> Callable[[Path], dict[str, bytes]]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing interrupted. Copy it before changing it."""
     path = tmp_path_factory.mktemp("undisturbed") / "run"
-    with open_or_create(path, SYNTHETIC.make_manifest()) as writer:
+    with open_or_create(path, synthetic.make_manifest()) as writer:
         for unit in writer.pending():
-            writer.commit(unit, SYNTHETIC.make_tables(writer.manifest, unit))
+            writer.commit(unit, synthetic.make_tables(writer.manifest, unit))
         writer.finish()
     return path
 

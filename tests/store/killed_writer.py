@@ -1,28 +1,32 @@
-"""A measuring process that kills itself (SIGKILL) at its n-th file operation, in the middle of it if it is a write.
+"""A server that forks measuring processes, which kill themselves (SIGKILL) at a chosen file operation.
 
-Usage: killed_writer.py RUN N. With N = 0 it lives to the end and prints how many operations there were.
+Each line of input is JSON: the run directory and the number of the operation; 0 for none. A write is killed in its
+middle. Each line of output is JSON: the exit status, negative for a signal, and how many operations there were.
 """
 
+import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
+
+from loopscope.store.writer import open_or_create
 
 OPERATIONS = ("open", "write", "pwrite", "ftruncate", "fsync", "replace", "unlink", "mkdir", "close")
 
 
-class Countdown:
-    def __init__(self, fatal: int) -> None:
-        self.done = 0
-        self.fatal = fatal
+def count_operations(fatal: int) -> list[int]:
+    """Counts the operations of this process from now on; it dies at number `fatal`."""
+    done = [0]
 
-    def wrap(self, name: str) -> None:
+    def wrap(name: str) -> None:
         real: Callable[..., Any] = getattr(os, name)
 
         def operation(*arguments: Any, **options: Any) -> Any:
-            self.done += 1
-            if self.done == self.fatal:
+            done[0] += 1
+            if done[0] == fatal:
                 if name == "write":
                     descriptor, data = arguments
                     real(descriptor, data[: len(data) // 2])
@@ -31,15 +35,14 @@ class Countdown:
 
         setattr(os, name, operation)
 
-
-def main(path: str, fatal: int) -> None:
-    import synthetic
-
-    from loopscope.store.writer import open_or_create
-
-    countdown = Countdown(fatal)
     for name in OPERATIONS:
-        countdown.wrap(name)
+        wrap(name)
+    return done
+
+
+def measure(path: str) -> None:
+    import synthetic  # beside this script
+
     with open_or_create(path, synthetic.make_manifest()) as writer:
         for unit in writer.pending():
             tables = synthetic.make_tables(writer.manifest, unit)
@@ -49,8 +52,33 @@ def main(path: str, fatal: int) -> None:
                 tables = synthetic.rows_of(tables, {unit.stop - 1})
             writer.commit(unit, tables)
         writer.finish()
-    print(countdown.done)
+
+
+def main() -> None:
+    import synthetic  # before the forks
+
+    assert synthetic
+    for line in sys.stdin:
+        path, fatal = json.loads(line)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                tell, done = os.write, count_operations(fatal)
+                measure(path)
+                tell(writer, str(done[0]).encode())
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        _, state = os.waitpid(pid, 0)
+        os.close(writer)
+        operations = int(os.read(reader, 32).decode() or 0)
+        os.close(reader)
+        print(json.dumps([os.waitstatus_to_exitcode(state), operations]), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main()

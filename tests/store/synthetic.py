@@ -7,8 +7,7 @@ import numpy as np
 
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify
 from loopscope.store import Manifest, TaskInfo
-from loopscope.store.files import ids_sha256
-from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo, WorkUnit
+from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo, WorkUnit, ids_sha256
 
 
 def digest(text: str) -> str:

@@ -16,9 +16,8 @@ from loopscope.models.tokenizer import load_tokenizer
 from loopscope.path import CURVATURE_SCALES, DIFFERENCE_SPACINGS, GRID, PATH_NODES
 from loopscope.store import Level, Manifest, StoredRun, verify
 from loopscope.store.manifest import WorkUnit
-from loopscope.store.run import write_vocabulary
 from loopscope.store.schema import GAIN_SCALES, MIN_P, TABLES, Column
-from loopscope.store.writer import open_or_create
+from loopscope.store.writer import open_or_create, write_vocabulary
 
 Make = Callable[..., Manifest]
 Tables = Callable[[Manifest, WorkUnit], dict[str, Any]]
@@ -110,6 +109,15 @@ def test_a_lazy_frame_gives_what_polars_gives(copy: Path) -> None:
     for query in queries:
         assert query(ours).collect().equals(query(plain).collect())
         assert query(ours).collect(engine="streaming").equals(query(plain).collect())
+
+
+def test_a_frame_that_was_scanned_before_the_damage_is_refused_when_it_is_collected(copy: Path) -> None:
+    lazy = StoredRun(copy).tokens.select(pl.col("gain").sum())
+    assert lazy.collect().height == 1
+    shard = copy / "tokens" / "000003.parquet"
+    shard.write_bytes(shard.read_bytes()[::-1])
+    with pytest.raises(LoopscopeError, match=r"tokens/000003\.parquet does not match its hash; the same `measure`"):
+        lazy.collect()
 
 
 def test_other_readers_open_the_shards(undisturbed: Path) -> None:

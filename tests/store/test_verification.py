@@ -2,34 +2,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.store import Manifest, StoredRun, sha256_bytes, verify
-from loopscope.store.run import Shard
-from loopscope.store.schema import TABLES
-from loopscope.store.shards import encode
+from loopscope.store import Manifest, StoredRun, verify
 from loopscope.store.verification import Finding, Replayed, stored_verification
+from tests.forged import forge, with_column
 
 Make = Callable[..., Manifest]
 Measure = Callable[..., StoredRun]
 
 
-def forge(path: Path, table: str, column: str, values: list[object], unit: int = 0) -> None:
-    """Rewrite a column of a shard together with its record: only the contents differ."""
+def forge_column(path: Path, table: str, column: str, value: float) -> None:
     run = StoredRun(path)
-    shard = run.layout.shard(table, run.units[unit])
-    data = pq.ParquetFile(shard).read()
-    field = data.schema.field(column)
-    index = data.column_names.index(column)
-    data = data.set_column(index, field, pa.array(values, field.type)) if values else data.slice(0, len(data) - 1)
-    contents = encode(TABLES[table], data)
-    shard.write_bytes(contents)
-    record = run.unit_records[unit]
-    forged = Shard(table=table, rows=len(data), bytes=len(contents), sha256=sha256_bytes(contents))
-    shards = tuple(forged if shard.table == table else shard for shard in record.shards)
-    run.layout.record(run.units[unit]).write_bytes(record.model_copy(update={"shards": shards}).encode())
+    forge(run, table, run.units[0], lambda data: with_column(data, column, pa.array([value] * len(data))))
 
 
 def test_a_sound_run_is_found_sound(undisturbed: Path) -> None:
@@ -57,7 +43,7 @@ def test_leftovers_and_strangers_are_found(copy: Path) -> None:
 
 
 def test_a_forged_nan_is_found(copy: Path) -> None:
-    forge(copy, "depths", "utility", [float("nan")] * 15)
+    forge_column(copy, "depths", "utility", float("nan"))
     (finding,) = verify(copy).findings
     assert finding == Finding("rows", "unit 000000", "depths/000000.parquet: depths.utility is not finite")
     with pytest.raises(LoopscopeError, match=r"is damaged: depths/000000.parquet .*depths.utility is not finite"):
@@ -65,7 +51,7 @@ def test_a_forged_nan_is_found(copy: Path) -> None:
 
 
 def test_a_dropped_row_is_found(copy: Path) -> None:
-    forge(copy, "depths", "utility", [])
+    forge(StoredRun(copy), "depths", StoredRun(copy).units[0], lambda data: data.slice(0, len(data) - 1))
     (finding,) = verify(copy).findings
     assert finding.message == "depths: its 14 rows are not the 15 of the unit"
 
@@ -116,7 +102,7 @@ def test_the_advice_for_damage_is_the_same_command_and_it_works(
 def test_the_advice_for_forged_rows_is_to_remove_their_record_and_it_works(
     copy: Path, make_manifest: Make, measure: Measure
 ) -> None:
-    forge(copy, "questions", "gain", [float("inf")] * 6)
+    forge_column(copy, "questions", "gain", float("inf"))
     result = verify(copy)
     assert result.advice.startswith("remove the records (units/NNNNNN.json) of the units named here, then the same")
     assert {finding.where for finding in result.findings} == {"unit 000000"}

@@ -5,16 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loopscope.errors import LoopscopeError
 from loopscope.store import Level, Manifest, StoredRun, verify
-from loopscope.store.files import ids_sha256
-from loopscope.store.manifest import WorkUnit
+from loopscope.store.manifest import WorkUnit, ids_sha256
 from loopscope.store.writer import open_or_create
 
 Contents = Callable[[Path], dict[str, bytes]]
@@ -125,21 +122,6 @@ def test_every_level_writes_and_verifies(level: Level, tmp_path: Path, make_mani
     filled = {name for name in run.records.columns if run.records[name].null_count() < len(run.records)}
     assert ("grid_gain" in filled) == level.includes(Level.GRID)
     assert ("fp64_gain" in filled) == level.includes(Level.FULL)
-
-
-def test_columns_may_come_as_lists_arrays_or_frames(tmp_path: Path, make_manifest: Make, make_tables: Tables) -> None:
-    manifest = make_manifest(level="grid", paths=False, tokens=False)
-    with open_or_create(tmp_path / "lists", manifest) as lists, open_or_create(tmp_path / "mixed", manifest) as mixed:
-        unit = lists.units[0]
-        tables = make_tables(manifest, unit)
-        columns = dict(tables["questions"])
-        columns["grid_gain"], columns["slope"] = np.stack(columns["grid_gain"]), np.array(columns["slope"])
-        as_mixed = {
-            "examples": pa.table(tables["examples"]),
-            "questions": columns,
-            "depths": pa.table(tables["depths"]),
-        }
-        assert mixed.commit(unit, as_mixed) == lists.commit(unit, tables)
 
 
 def test_no_file_but_the_log_holds_a_machine_path(copy: Path) -> None:

@@ -69,22 +69,12 @@ def unfinished_run(tmp_path, synthetic):
 def lively(tmp_path_factory, synthetic):
     """A run of four tasks with everything in it, at a size where intervals mean something."""
     transitions = [1, 2, 3, 4]
-    tasks = [
-        synthetic.Task(
-            name,
-            {t: synthetic.realistic(n, seed=100 * index + t, curvature=1.0 + 0.2 * t) for t in transitions},
-            kind=kind,
-            tokens=synthetic.realistic_tokens(n, transitions, seed=index),
-        )
-        for index, (name, kind, n) in enumerate(
-            [
-                ("arithmetic", "solution", 160),
-                ("sums", "solution", 120),
-                ("arithmetic-mc", "options", 150),
-                ("choices", "options", 90),
-            ]
-        )
-    ]
+    sizes = {"arithmetic": 160, "sums": 120, "arithmetic-mc": 150, "choices": 90}
+    tasks = []
+    for place, (name, n) in enumerate(sizes.items()):
+        paths = {t: synthetic.realistic(n, seed=100 * place + t, curvature=1.0 + 0.2 * t) for t in transitions}
+        kind, tokens = ("solution", "options")[place > 1], synthetic.realistic_tokens(n, transitions, seed=place)
+        tasks.append(synthetic.Task(name, paths, kind=kind, tokens=tokens))
     return synthetic.write_run(
         tmp_path_factory.mktemp("lively") / "lively", tasks, tokens=True, paths=True, depths=(1, 2, 3, 4, 5)
     )

@@ -8,8 +8,7 @@ import numpy as np
 
 from loopscope.path import CURVATURE_SCALES, GRID, PATH_NODES, classify, predicted_scale
 from loopscope.store import Manifest, StoredRun, TaskInfo
-from loopscope.store.files import ids_sha256
-from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo
+from loopscope.store.manifest import BatchInfo, Dtypes, ModelInfo, ids_sha256
 from loopscope.store.schema import TABLES
 from loopscope.store.writer import open_or_create
 from loopscope.studies.paper import data_hashes, templates
@@ -40,6 +39,9 @@ class Paths:
     def value(self, alpha: Any) -> np.ndarray:
         alpha = np.asarray(alpha, dtype=np.float64)
         return alpha * (self.A + alpha * (self.Q + alpha * self.R))
+
+    def some(self, rows: np.ndarray) -> "Paths":
+        return Paths(self.A[rows], self.Q[rows], self.R[rows])
 
     def on(self, grid: np.ndarray) -> np.ndarray:
         return np.stack([self.value(alpha) for alpha in grid], axis=1)
@@ -72,18 +74,11 @@ class Task:
     kind: str = "solution"
     split: str = "test"
     subset: str | None = None
-    utility: np.ndarray | None = None
-    """[N, depths]; made from the paths where it is not given."""
-    columns: dict[str, Any] = field(default_factory=dict)
-    """Columns of `questions` that replace the made-up ones, at every transition."""
-    tokens: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
-    """Token columns by transition, with `row`."""
-    said: np.ndarray | None = None
-    """[P, T] likeliest tokens of the trace at all reference tokens, question by question; the references are 1."""
-    chosen: np.ndarray | None = None
-    """[N, depths] chosen options."""
-    right: np.ndarray | None = None
-    """[N] right options; the first of each where it is not given."""
+    utility: np.ndarray | None = None  # [N, depths]; made from the paths where it is not given
+    columns: dict[str, Any] = field(default_factory=dict)  # that replace the made-up ones of `questions`
+    tokens: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)  # columns by transition, with `row`
+    chosen: np.ndarray | None = None  # [N, depths] options
+    right: np.ndarray | None = None  # [N] options; the first of each where it is not given
 
     def __len__(self) -> int:
         return len(next(iter(self.paths.values())))
@@ -96,14 +91,8 @@ def example_ids(task: Task) -> list[str]:
 def manifest(tasks: list[Task], **changes: Any) -> Manifest:
     transitions = tuple(sorted({t for task in tasks for t in task.paths}))
     model = {
-        "spec": "toy-ouro",
-        "name": "toy-ouro",
-        "family": "ouro",
-        "weights": {"model.safetensors": digest("weights")},
-        "dtype": "float32",
-        "affine_readout": True,
-        "boundary": "after the final norm",
-        "toy": True,
+        **{"spec": "toy-ouro", "name": "toy-ouro", "family": "ouro", "toy": True, "dtype": "float32"},
+        **{"weights": {"model.safetensors": digest("weights")}, "affine_readout": True, "boundary": "after the norm"},
     } | changes.pop("model", {})
     fields: dict[str, Any] = {
         "loopscope_version": "0.1.0",
@@ -111,33 +100,19 @@ def manifest(tasks: list[Task], **changes: Any) -> Manifest:
         "model": ModelInfo(**model),
         "tasks": tuple(
             TaskInfo(
-                name=task.name,
-                split=task.split,
-                subset=task.subset,
-                kind=task.kind,
-                rows=len(task),
-                rows_available=len(task),
-                ids_sha256=ids_sha256(example_ids(task)),
+                **{name: getattr(task, name) for name in ("name", "split", "subset", "kind")},
+                **{"rows": len(task), "rows_available": len(task), "ids_sha256": ids_sha256(example_ids(task))},
                 data_sha256=data_hashes().get((task.name, task.split), digest(task.name)),
                 template_sha256=templates().get(task.name, digest("template")),
             )
             for task in tasks
         ),
-        "transitions": transitions,
-        "depths": tuple(sorted({depth for t in transitions for depth in (t, t + 1)})),
-        "level": "full",
-        "dtypes": Dtypes(states="bfloat16", readout="float32"),
-        "device": "cpu",
-        "libraries": {},
-        "seeds": {},
+        **{"transitions": transitions, "depths": tuple(sorted({depth for t in transitions for depth in (t, t + 1)}))},
+        **{"level": "full", "dtypes": Dtypes(states="bfloat16", readout="float32"), "device": "cpu"},
+        **{"libraries": {}, "seeds": {}},
         "batch": BatchInfo(policy="paper", size=2),
         "unit_size": max(len(task) for task in tasks),
-        "settings": {
-            "trace": True,
-            "scales_to": 2.0,
-            "training_step": 1000,
-            **({"certify": True} if model["affine_readout"] else {}),
-        },
+        "settings": {"trace": True, "training_step": 1000} | ({"certify": True} if model["affine_readout"] else {}),
     }
     return Manifest(**{**fields, **changes})
 
@@ -186,9 +161,13 @@ def token_counts(task: Task, rows: np.ndarray) -> np.ndarray:
     return np.bincount(first["row"], minlength=len(task))[rows]
 
 
-def questions(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
-    parts = [question_columns(described, task, transition, rows) for transition in described.transitions]
+def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The columns of all updates, one after the other."""
     return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def questions(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
+    return together([question_columns(described, task, transition, rows) for transition in described.transitions])
 
 
 def concatenate(values: list[Any]) -> Any:
@@ -199,22 +178,15 @@ def concatenate(values: list[Any]) -> Any:
 
 
 def question_columns(described: Manifest, task: Task, transition: int, rows: np.ndarray) -> dict[str, Any]:
-    whole = task.paths[transition]
-    paths = Paths(whole.A[rows], whole.Q[rows], whole.R[rows])
+    paths = task.paths[transition].some(rows)
     gain = paths.value(1.0)
     alpha = predicted_scale(paths.A, paths.Q)
     before = utilities(described, task)[rows, described.depths.index(transition)]
     columns: dict[str, Any] = {
         **identity(task, rows),
-        "source_row": rows,
-        "transition": np.full(len(rows), transition),
-        "utility_before": before,
-        "utility_after": before + gain,
-        "gain": gain,
-        "slope": paths.A,
-        "quadratic": paths.Q,
-        "outcome": classify(paths.A, gain),
-        "quadratic_scale": alpha,
+        **{"source_row": rows, "transition": np.full(len(rows), transition)},
+        **{"utility_before": before, "utility_after": before + gain, "gain": gain, "slope": paths.A},
+        **{"quadratic": paths.Q, "outcome": classify(paths.A, gain), "quadratic_scale": alpha},
     }
     if described.level in ("grid", "full"):
         columns |= grid_columns(described, paths, alpha, rows)
@@ -231,13 +203,9 @@ def grid_columns(described: Manifest, paths: Paths, alpha: np.ndarray, rows: np.
     columns: dict[str, Any] = {
         "grid_gain": paths.on(GRID_SCALES),
         "curvature_path": np.stack([paths.curvature(scale) for scale in CURVATURE_SCALES], axis=1),
-        "update_norm": np.abs(noise["a"]) + 1,
-        "relative_change": np.abs(noise["b"]),
-        "cosine_change": noise["b"] ** 2,
-        "output_kl": noise["c"] ** 2,
-        "entropy_change": noise["d"],
-        "quadratic_gain": paths.value(alpha),
-        "bf16_quarter_gain": paths.value(0.25),
+        **{"update_norm": np.abs(noise["a"]) + 1, "relative_change": np.abs(noise["b"])},
+        **{"cosine_change": noise["b"] ** 2, "output_kl": noise["c"] ** 2, "entropy_change": noise["d"]},
+        **{"quadratic_gain": paths.value(alpha), "bf16_quarter_gain": paths.value(0.25)},
         "bf16_quadratic_gain": paths.value(alpha),
         "scalar_quadratic": np.ma.masked_array(paths.Q, mask=rows >= 16),
     }
@@ -257,22 +225,13 @@ def fp64_columns(described: Manifest, task: Task, paths: Paths, alpha: np.ndarra
     low, high = optimum - half, optimum + half
     ends = np.stack([-paths.curvature(0.0), -paths.curvature(1.0)])
     columns: dict[str, Any] = {
-        "slope": paths.A,
-        "quadratic": paths.Q,
-        "gain": paths.value(1.0),
-        "state_gap": np.zeros(len(paths)),
-        "decomposition_residual": np.zeros(len(paths)),
-        "sampled_curvature": ends.max(axis=0),
-        "sampled_convexity": (-ends).max(axis=0),
-        "sampled_third": 6 * np.abs(paths.R),
-        "optimum_low": low,
-        "optimum_high": high,
+        **{"slope": paths.A, "quadratic": paths.Q, "gain": paths.value(1.0), "quarter_gain": paths.value(0.25)},
+        **{"state_gap": np.zeros(len(paths)), "decomposition_residual": np.zeros(len(paths))},
+        **{"sampled_curvature": ends.max(axis=0), "sampled_convexity": (-ends).max(axis=0)},
+        **{"sampled_third": 6 * np.abs(paths.R), "optimum_low": low, "optimum_high": high},
         "optimum_kind": np.where(interior, "interior", np.where(optimum == 0, "left", "right")).tolist(),
-        "optimum_gain_low": paths.value(optimum),
-        "optimum_gain_high": paths.value(optimum),
-        "predicted_scale": alpha,
-        "predicted_gain": paths.value(alpha),
-        "quarter_gain": paths.value(0.25),
+        **{"optimum_gain_low": paths.value(optimum), "optimum_gain_high": paths.value(optimum)},
+        **{"predicted_scale": alpha, "predicted_gain": paths.value(alpha)},
     }
     if described.model.affine_readout and task.kind == "solution":
         L_D = np.maximum(ends.max(axis=0), 0.0)
@@ -282,11 +241,8 @@ def fp64_columns(described: Manifest, task: Task, paths: Paths, alpha: np.ndarra
         safe = np.where(no_scale, 0.0, safe)
         local = np.stack([-paths.curvature(low), -paths.curvature(high)])
         columns |= {
-            "M": 6 * np.abs(paths.R),
-            "L_D": L_D,
-            "mu": ends.min(axis=0),
-            "C_upper": 3 * np.abs(paths.R),
-            "S": 3 * np.abs(paths.R),
+            **{"M": 6 * np.abs(paths.R), "L_D": L_D, "mu": ends.min(axis=0)},
+            **{"C_upper": 3 * np.abs(paths.R), "S": 3 * np.abs(paths.R)},
             "optimum_slope": np.stack([paths.slope(low), paths.slope(high)], axis=1),
             "optimum_curvature": np.stack([local.min(axis=0), local.max(axis=0)], axis=1),
             "safe_scale": np.ma.masked_array(safe, mask=no_scale),
@@ -316,19 +272,14 @@ def depths(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     utility = utilities(described, task)[rows]
     width = len(described.depths)
     columns: dict[str, Any] = {
-        "row": np.repeat(rows, width),
+        **{"row": np.repeat(rows, width), "source_row": np.repeat(rows, width)},
         "example_id": [name for name in identity(task, rows)["example_id"] for _ in range(width)],
-        "source_row": np.repeat(rows, width),
-        "depth": np.tile(described.depths, len(rows)),
-        "utility": utility.ravel(),
+        **{"depth": np.tile(described.depths, len(rows)), "utility": utility.ravel()},
     }
     if task.kind == "options":
         chosen = np.zeros((len(rows), width), int) if task.chosen is None else task.chosen[rows]
-        columns |= {
-            "option_scores": np.tile([-1.0, -2.0, -3.0, -4.0], (len(rows) * width, 1)),
-            "option_logliks": np.tile([-1.0, -2.0, -3.0, -4.0], (len(rows) * width, 1)),
-            "chosen_option": chosen.ravel(),
-        }
+        scores = np.tile([-1.0, -2.0, -3.0, -4.0], (len(rows) * width, 1))
+        columns |= {"option_scores": scores, "option_logliks": scores, "chosen_option": chosen.ravel()}
     return columns
 
 
@@ -342,22 +293,18 @@ def tokens(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
         given = {name: values[order] for name, values in given.items()}
         index = np.concatenate([np.arange(count) for count in np.bincount(given["row"])[rows]])
         size = len(index)
+        slope, quadratic = given["slope"], given["quadratic"]
         parts.append(
             {
                 "example_id": [f"{task.name}-{row:05d}" for row in given["row"]],
-                "transition": np.full(size, transition),
-                "option": np.zeros(size, int),
-                "token": index,
-                "position": index + 9,
-                "token_id": np.zeros(size, int),
-                "utility_before": np.full(size, -1.0),
-                "outcome": classify(given["slope"], given["gain"]),
-                "quadratic_scale": predicted_scale(given["slope"], given["quadratic"]),
+                **{"transition": np.full(size, transition), "option": np.zeros(size, int), "token": index},
+                **{"position": index + 9, "token_id": np.zeros(size, int), "utility_before": np.full(size, -1.0)},
+                **{"outcome": classify(slope, given["gain"]), "quadratic_scale": predicted_scale(slope, quadratic)},
                 **given,
                 **exits(given, transition),
             }
         )
-    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+    return together(parts)
 
 
 def exits(given: dict[str, np.ndarray], transition: int) -> dict[str, np.ndarray]:
@@ -372,26 +319,24 @@ def stored_paths(described: Manifest, task: Task, rows: np.ndarray) -> dict[str,
     nodes = np.linspace(0, 1, PATH_NODES)
     parts = []
     for transition in described.transitions:
-        whole = task.paths[transition]
-        paths = Paths(whole.A[rows], whole.Q[rows], whole.R[rows])
+        paths = task.paths[transition].some(rows)
+        slopes, curvatures = ([each(alpha) for alpha in nodes] for each in (paths.slope, paths.curvature))
         parts.append(
             {
                 **identity(task, rows),
-                "transition": np.full(len(rows), transition),
-                "gain": paths.on(nodes),
-                "slope": np.stack([paths.slope(alpha) for alpha in nodes], axis=1),
-                "curvature": np.stack([paths.curvature(alpha) for alpha in nodes], axis=1),
+                **{"transition": np.full(len(rows), transition), "gain": paths.on(nodes)},
+                **{"slope": np.stack(slopes, axis=1), "curvature": np.stack(curvatures, axis=1)},
                 "third": np.repeat(6 * paths.R[:, None], PATH_NODES, axis=1),
             }
         )
-    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+    return together(parts)
 
 
 def certificates(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     """Enclosures of width 2e-12 around the made-up numbers; the last outcome of every update is left open."""
     parts = []
     for transition, whole in sorted(task.paths.items()):
-        paths = Paths(whole.A[rows], whole.Q[rows], whole.R[rows])
+        paths = whole.some(rows)
         gain, quarter = paths.value(1.0), paths.value(0.25)
         outcome, still_open = classify(paths.A, gain), rows == len(task) - 1
         known = {
@@ -412,66 +357,35 @@ def certificates(described: Manifest, task: Task, rows: np.ndarray) -> dict[str,
             "regret_high": np.abs(paths.R),
         }
         parts.append(columns)
-    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+    return together(parts)
 
 
 def trace(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
-    """What `task.said` gives, or tokens 0 to 3 at random, of which 1 is the reference everywhere."""
+    """Tokens 0 to 3 at random, of which 1 is the reference everywhere."""
     loops = described.depths[-1]
     counts = token_counts(task, np.arange(len(task)))
     row = np.repeat(np.arange(len(task)), counts)
-    said = np.random.default_rng(len(row)).integers(0, 4, (len(row), loops)) if task.said is None else task.said
+    said = np.random.default_rng(len(row)).integers(0, 4, (len(row), loops))
     keep = np.isin(row, rows)
     row, said = row[keep], said[keep]
     token = np.concatenate([np.arange(count) for count in counts[rows]])
     size = len(row) * loops
-    options = np.zeros(len(task), int) if task.right is None else task.right
-    numbers = ("top_prob", "margin", "entropy", "state_norm", "step_norm", "state_cosine")
+    options = np.zeros(len(task), int) if task.right is None or task.kind != "options" else task.right
     return {
-        "row": np.repeat(row, loops),
+        **{"row": np.repeat(row, loops), "depth": np.tile(np.arange(1, loops + 1), len(row))},
         "example_id": [f"{task.name}-{one:05d}" for one in np.repeat(row, loops)],
-        "depth": np.tile(np.arange(1, loops + 1), len(row)),
-        "option": np.repeat(options[row] if task.kind == "options" else np.zeros(len(row), int), loops),
-        "token": np.repeat(token, loops),
-        "position": np.repeat(token + 9, loops),
-        "token_id": np.ones(size, int),
-        "top_id": said.ravel(),
+        **{"option": np.repeat(options[row], loops), "token": np.repeat(token, loops)},
+        **{"position": np.repeat(token + 9, loops), "token_id": np.ones(size, int), "top_id": said.ravel()},
         "log_prob": np.full(size, -1.0),
-        **{name: np.full(size, 0.5) for name in numbers},
+        **dict.fromkeys(
+            ("top_prob", "margin", "entropy", "state_norm", "step_norm", "state_cosine"), np.full(size, 0.5)
+        ),
     }
 
 
-def longer_steps(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
-    end = described.settings["scales_to"]
-    scales = np.linspace(0, end, round(20 * end) + 1)
-    parts = []
-    for transition, whole in sorted(task.paths.items()):
-        paths = Paths(whole.A[rows], whole.Q[rows], whole.R[rows])
-        gains, scale = paths.on(scales), end * predicted_scale(end * paths.A, end**2 * paths.Q)
-        parts.append(
-            {
-                **identity(task, rows),
-                "transition": np.full(len(rows), transition),
-                "end_slope": paths.slope(1.0),
-                "gains": gains,
-                "best_scale": scales[gains.argmax(axis=1)],
-                "best_gain": gains.max(axis=1),
-                "quadratic_scale": scale,
-                "quadratic_gain": paths.value(scale),
-            }
-        )
-    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
 MAKERS = {
-    "trace": trace,
-    "longer_steps": longer_steps,
-    "examples": examples,
-    "questions": questions,
-    "depths": depths,
-    "tokens": tokens,
-    "paths": stored_paths,
-    "certificates": certificates,
+    **{"trace": trace, "examples": examples, "questions": questions, "depths": depths},
+    **{"tokens": tokens, "paths": stored_paths, "certificates": certificates},
 }
 
 
@@ -490,12 +404,9 @@ def realistic_tokens(n: int, transitions: list[int], seed: int) -> dict[int, dic
     found = {}
     for transition in transitions:
         paths = realistic(len(row), seed + transition)
+        scale = predicted_scale(paths.A, paths.Q)
         found[transition] = {
-            "row": row,
-            "slope": paths.A,
-            "quadratic": paths.Q,
-            "gain": paths.value(1.0),
-            "quarter_gain": paths.value(0.25),
-            "quadratic_gain": paths.value(predicted_scale(paths.A, paths.Q)),
+            **{"row": row, "slope": paths.A, "quadratic": paths.Q, "gain": paths.value(1.0)},
+            **{"quarter_gain": paths.value(0.25), "quadratic_gain": paths.value(scale)},
         }
     return found

@@ -24,12 +24,6 @@ def quick_run(tmp_path_factory, synthetic):
     return str(synthetic.write_run(tmp_path_factory.mktemp("cli") / "quick", [task], level="quick").path)
 
 
-@pytest.mark.parametrize("format", ["text", "markdown", "latex", "csv", "json"])
-def test_one_table_in_every_format(run, format, capsys):
-    tables([run], name="mechanism", format=format)
-    assert "sums" in capsys.readouterr().out
-
-
 def test_all_tables_and_what_is_missing(run, capsys):
     tables([run])
     assert "further tables of these runs: " in capsys.readouterr().out
@@ -39,9 +33,11 @@ def test_all_tables_and_what_is_missing(run, capsys):
     assert "nothing in these runs for: shared-questions" in written
 
 
-def test_a_table_that_the_run_cannot_fill_says_what_to_do(quick_run):
+def test_what_the_run_cannot_fill_says_what_to_do(quick_run, tmp_path):
     with command_line_words(), pytest.raises(LoopscopeError, match=r"oracles: .*--level grid"):
         tables([quick_run], name="oracles")
+    with command_line_words(), pytest.raises(LoopscopeError, match=r"contraction: .*measure with --level grid"):
+        figures([quick_run], str(tmp_path), name="contraction")
 
 
 def test_a_run_of_depths_alone_is_not_told_to_go_on(tmp_path, capsys):
@@ -53,15 +49,13 @@ def test_a_run_of_depths_alone_is_not_told_to_go_on(tmp_path, capsys):
     given = ["--model", "toy-ouro", "--tasks", "arithmetic", "--limit", "2", "--depths", "1-3", "--device", "cpu"]
     assert exit_code(["measure", *given, "--output", where]) == 0
     assert capsys.readouterr().out.endswith(f"{where}. Next: loopscope figures {where} --name depth-curves\n")
-    with command_line_words(), pytest.raises(LoopscopeError, match="no update: measure again with --transitions"):
+    with command_line_words(), pytest.raises(LoopscopeError, match="hold no updates: measure with --transitions"):
         tables([where])
     with pytest.raises(LoopscopeError, match="has no update: measure again with "):
         write_report([where], tmp_path / "x.html")
     shown = ls.Run(where)._repr_html_()
     mean = ls.Run(where).depths.filter(depth=3)["utility"].mean()
-    assert "mean utility" in shown
     assert f"{mean:.5f}" in shown
-    assert "finite-step" not in shown
 
 
 @pytest.mark.parametrize(("command", "choices"), [("tables", "text"), ("figures", "pdf"), ("compare", "text")])
@@ -76,11 +70,6 @@ def test_figures_are_written_into_a_new_folder(run, tmp_path, capsys):
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert {path.stem for path in written} == set(FIGURES) - {"families", "fitted-scale"}
     assert all(path.with_suffix(".json").exists() for path in written)
-
-
-def test_a_figure_that_the_run_cannot_fill_says_why(quick_run, tmp_path):
-    with command_line_words(), pytest.raises(LoopscopeError, match=r"contraction: .*measure with --level grid"):
-        figures([quick_run], str(tmp_path), name="contraction")
 
 
 def test_studies_are_listed_with_what_they_need(capsys):

@@ -7,46 +7,24 @@ import re
 import numpy as np
 import pytest
 
-from loopscope.studies import FIGURES, TABLES
+from loopscope.errors import LoopscopeError
+from loopscope.studies import TABLES, open_records, table
 from loopscope.studies.conditions import Weights
 from loopscope.studies.records import Records
 from loopscope.studies.topics.mechanism import mechanism
 
 
-@pytest.fixture
-def two_tasks(records, synthetic):
-    return records(
-        synthetic.Task("gsm8k", {t: synthetic.Paths.of([0.5, 0.1], [-1.0, 0.2]) for t in (1, 4)}),
-        synthetic.Task(
-            "commonsense_qa",
-            {t: synthetic.Paths.of([0.5], [-1.0]) for t in (1, 4)},
-            kind="options",
-            split="train",
-            subset="train1024",
-        ),
-    )
-
-
-def test_one_group_per_task_and_transition(two_tasks):
-    found = [(u.condition.task, u.condition.transition, len(u)) for u in two_tasks.updates]
-    assert found == [("gsm8k", 1, 2), ("gsm8k", 4, 2), ("commonsense_qa", 1, 1), ("commonsense_qa", 4, 1)]
-
-
-def test_arrays_follow_the_rows(two_tasks):
-    updates = two_tasks.updates[0]
+def test_arrays_follow_the_rows_of_each_task_and_transition(records, synthetic):
+    paths = {t: synthetic.Paths.of([0.5, 0.1], [-1.0, 0.2]) for t in (1, 4)}
+    more = synthetic.Task("commonsense_qa", paths, kind="options", split="train", subset="train1024")
+    made = records(synthetic.Task("gsm8k", paths), more)
+    found = [(u.condition.task, u.condition.transition, len(u)) for u in made.updates]
+    assert found == [("gsm8k", 1, 2), ("gsm8k", 4, 2), ("commonsense_qa", 1, 2), ("commonsense_qa", 4, 2)]
+    updates = made.updates[0]
     np.testing.assert_array_equal(updates.slope, [0.5, 0.1])
     assert updates.grid_gain.shape == (2, 21)
     np.testing.assert_allclose(updates.grid_gain[:, -1], updates.gain)
-    np.testing.assert_array_equal(updates.action_gain, updates.grid_gain[:, [0, 5, 10, 15, 20]])
     np.testing.assert_array_equal(updates.primary, [True, False])
-
-
-def test_missing_columns_are_known(records, synthetic):
-    made = records(synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])}), level="quick")
-    updates = made.updates[0]
-    assert updates.has("slope", "gain")
-    assert not updates.has("grid_gain")
-    assert not updates.has_some("scalar_quadratic")
 
 
 @pytest.mark.parametrize(
@@ -76,15 +54,6 @@ def test_where_weights_come_from(records, synthetic, model, weights, title):
     assert (condition.weights, condition.model_title) == (weights, title)
 
 
-def test_sweeps_have_questions_in_rows(records, synthetic):
-    utility = np.array([[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]])
-    task = synthetic.Task("sums", {4: synthetic.Paths.of([0.5, 0.2], [-1.0, 0.1])}, utility=utility)
-    (sweep,) = records(task, level="quick", depths=(4, 5, 8)).sweeps
-    assert (sweep.depths, sweep.ids) == ((4, 5, 8), ("sums-00000", "sums-00001"))
-    np.testing.assert_array_equal(sweep.utility, utility)
-    assert sweep.correct is None
-
-
 @pytest.mark.parametrize("format", ["text", "markdown", "latex", "csv", "json"])
 def test_every_format_of_an_unfinished_run_says_so(unfinished_run, format):
 
@@ -110,7 +79,6 @@ def test_two_runs_of_one_folder_name_are_told_apart(tmp_path, synthetic):
     for updates, slope in zip(records.updates, (0.5, 0.25, 0.125), strict=True):
         assert records.path(updates.condition, 0)[1][-1] == pytest.approx(slope - 1.0)
         assert records.other_table("certificates", updates.condition)["slope"][0][0] == pytest.approx(slope)
-        assert records.other_table("longer_steps", updates.condition).height == 2
         sweep = next(sweep for sweep in records.sweeps if sweep.condition.same_set(updates.condition))
         assert sweep.utility[0, 1] - sweep.utility[0, 0] == pytest.approx(slope - 1.0)
     assert [entry["run"] for entry in records.inputs()] == ["a/run", "b/run", "other"]
@@ -163,20 +131,14 @@ def test_runs_of_one_model_name_their_run(checkpoints, quick):
     assert {row.condition.model_title for row in alone.rows} == {"mine"}
 
 
-def test_curves_of_runs_of_one_model_are_told_apart(checkpoints, quick):
-    drawn = FIGURES["depth-curves"].figure(checkpoints, quick)
-    [legend] = drawn.figure.legends
-    named = {text.get_text(): line.get_color() for text, line in zip(legend.texts, legend.legend_handles, strict=True)}
-    assert {*named} >= {"mine (young)", "mine (trained)"}
-    assert named["mine (young)"] != named["mine (trained)"]
-    panels = {panel["condition"] for panel in drawn.shown["panels"]}
-    assert panels == {"mine (young) sums", "mine (young) more", "mine (trained) sums"}
-
-
-def test_no_table_tells_where_a_run_lies(tmp_path, synthetic):
-    from loopscope.studies import table
-
+def test_a_path_a_run_and_a_list_are_the_same(tmp_path, synthetic, quick):
     run = synthetic.write_run(tmp_path / "run", [synthetic.Task("sums", {4: synthetic.Paths.of([0.5], [-1.0])})])
-    made = table("mechanism", run)
+    by_path, by_run, by_list = (table("mechanism", source, quick) for source in (str(run.path), run, [run.path]))
+    assert by_path.rows == by_run.rows == by_list.rows
+    assert table("Failure_Shares", run, quick).rows
     for form in ("text", "markdown", "latex", "csv", "json"):
-        assert str(tmp_path) not in getattr(made, f"to_{form}")()
+        assert str(tmp_path) not in getattr(by_path, f"to_{form}")(), "no table says where a run lies"
+    with pytest.raises(LoopscopeError, match="at least one"):
+        open_records([])
+    with pytest.raises(LoopscopeError, match="is not a run"):
+        table("mechanism", tmp_path / "nowhere")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loopscope.errors import LoopscopeError
-from loopscope.tasks.encoding import EncodedTogether, Example, Row, Sequence, encode_pair, encode_row
+from loopscope.tasks.encoding import Example, LoadedTask, Row, Sequence, encode_pair, encode_row
 
 
 class Words:
@@ -71,8 +71,8 @@ def test_rows_encoded_together_are_as_each_by_itself(split):
         Row("c", 2, "", ("no context at all",)),
     ]
     many = Many()
-    together = EncodedTogether(many, rows, split)
-    found = [encode_row(together, row, split) for row in rows]
+    task = LoadedTask("t", "t", "solution", len(rows), "", "", "", split, tuple(rows))
+    found = list(task.encode(many))
     assert found == [encode_row(many, row, split) for row in rows]
     assert all(sequence.token_ids[0] == 7 for example in found for sequence in example.sequences)
     (texts,) = many.asked

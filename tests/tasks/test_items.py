@@ -85,7 +85,7 @@ def test_boolq_answer_and_label_are_the_same() -> None:
         ("hellaswag", {**HELLASWAG, "endings": ["a", " "], "label": 0}, "option 1 of 'endings' is empty"),
         ("hellaswag", {**HELLASWAG, "endings": "a", "label": 0}, "must be a list of texts, not text"),
         ("boolq", {**BOOLQ, "answer": "yes"}, "must be the number of the right option"),
-        ("arc_challenge", {"question": "q", "choices": CHOICES, "answerKey": "D"}, "answer key 'D' is none of"),
+        ("arc_challenge", {"question": "q", "choices": CHOICES, "answerKey": "D"}, "answer 'D' is not one of"),
         ("arc_challenge", {"question": "q", "choices": "A", "answerKey": "A"}, "must hold 'label' and 'text'"),
         (
             "arc_challenge",

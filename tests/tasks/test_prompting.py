@@ -10,7 +10,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 import loopscope as ls
-from loopscope.models import load_tokenizer
+from loopscope import load_tokenizer
 from loopscope.models.registry import EMBEDDED
 
 ROWS = [{"prompt": f"{n} plus {n} is\n", "solution": f"{2 * n}."} for n in range(8)]

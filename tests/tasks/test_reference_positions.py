@@ -62,9 +62,8 @@ EMBEDDED = (
 
 def _hashed(task: LoadedTask, tokenizer: Tokenizer) -> tuple[int, str]:
     """How many tokens are scored, and the hash of every token, position and target."""
-    encoder, digest, count = task.together(tokenizer, task.rows), hashlib.sha256(), 0
-    for row in task.rows:
-        made = task.encode_row(encoder, row)
+    digest, count = hashlib.sha256(), 0
+    for made in task.encode(tokenizer):
         count += made.prediction_count
         content = [made.id, made.answer, [[s.token_ids, s.positions, s.targets] for s in made.sequences]]
         digest.update(json.dumps(content, separators=(",", ":")).encode())

@@ -6,6 +6,7 @@ Ctrl-C, SIGTERM and SIGHUP end a command in the same way, with the codes 130, 14
 
 from __future__ import annotations
 
+import difflib
 import errno
 import functools
 import inspect
@@ -24,8 +25,7 @@ import typer
 import typer.core
 import typer.main
 
-from loopscope.errors import LoopscopeError, command_line_words
-from loopscope.user_code import UserCodeError
+from loopscope.errors import LoopscopeError, UserCodeError, command_line_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +86,14 @@ class Commands(typer.core.TyperGroup):
         """None where there is no such command."""
         module = next((commands[cmd_name][0] for commands in COMMANDS.values() if cmd_name in commands), None)
         return None if module is None else _command(module, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the words begin with; a slip of the keys is met with the name that was meant."""
+        known, given = self.list_commands(ctx), args[0].replace("_", "-")
+        close = [] if given in known else difflib.get_close_matches(given, known, n=1)
+        if close and not ctx.resilient_parsing:
+            raise LoopscopeError(f"there is no command {args[0]!r}: did you mean {close[0]}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Each heading with its commands."""
@@ -151,7 +159,7 @@ app = typer.Typer(
 
 def _show_version(value: bool) -> None:
     if value:
-        from loopscope._version import __version__
+        from loopscope import __version__
 
         typer.echo(f"loopscope {__version__}")
         raise typer.Exit

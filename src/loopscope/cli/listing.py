@@ -57,8 +57,7 @@ def _print_model(row: Mapping[str, Any]) -> None:
 def model_rows() -> list[dict[str, Any]]:
     """What is listed, as plain values: embedded models, published checkpoints, the user's models."""
     from loopscope.models.families import families
-    from loopscope.models.registry import PUBLISHED, RUN_DTYPE
-    from loopscope.models.user_models import user_models
+    from loopscope.models.registry import PUBLISHED, RUN_DTYPE, entry_points
 
     published = []
     for entry in PUBLISHED:
@@ -66,8 +65,8 @@ def model_rows() -> list[dict[str, Any]]:
         del row["config"], row["repo_id"]
         published.append(row | {"boundary": families()[entry.family].boundary})
     users = [
-        {"name": name, "family": "", "kind": "entry point", "location": point.value}
-        for name, point in sorted(user_models().items())
+        {"name": name, "family": "", "kind": "entry point", "location": code}
+        for name, code in sorted(entry_points("loopscope.models").items())
     ]
     return [*_embedded_rows(), *published, *users]
 
@@ -122,7 +121,7 @@ def tasks(as_json: Json = False) -> None:
 
     known = list_tasks()
     if as_json:
-        print(json.dumps(list(map(dataclasses.asdict, known)), indent=2))
+        print(json.dumps([task._asdict() for task in known], indent=2))
         return
     for kind, title in KINDS.items():
         typer.secho(title, bold=True)

@@ -109,7 +109,7 @@ def reproduce(
     models: Annotated[str, flag("--models", "Models of the paper: ouro-1.4b, ouro-2.6b, huginn-0125.")] = "",
     tasks: Annotated[str, flag("--tasks", "Tasks of the paper, e.g. gsm8k,hellaswag.")] = "",
     updates_only: Annotated[bool, flag("--updates-only", "Leave out the sweeps of depth.")] = False,
-    checkpoints: Annotated[str, flag("--checkpoints", "Copies of models: ouro-1.4b=FOLDER,huginn-0125=FOLDER.")] = "",
+    checkpoints: Annotated[str, flag("--checkpoints", "Copies of models: ouro-1.4b=FOLDER[@sha256:HEX],…")] = "",
     random_weights: Annotated[bool, flag("--random-weights", "Rehearse it without any checkpoint.")] = False,
     stand_ins: Annotated[bool, flag("--stand-ins", "Generated questions as long as the benchmarks'.")] = False,
     config: ConfigFlag = None,
@@ -118,8 +118,7 @@ def reproduce(
     """The paper in one command: every run, then tables, figures, the comparison and the page."""
     from loopscope.api import notify
     from loopscope.errors import text
-    from loopscope.reproduction.paper_runs import chosen_runs, paper_runs
-    from loopscope.reproduction.reproduce import Reproduction, plan_of_all, plan_of_run
+    from loopscope.reproduction.reproduce import Reproduction, chosen_runs, paper_runs, plan_of_all, plan_of_run
     from loopscope.reproduction.stand_ins import stand_in_options
 
     output = text("output", output)
@@ -190,7 +189,7 @@ def demo(
     progress: Annotated[str, flag("--progress", "How progress is shown.", choices=PROGRESS)] = "auto",
 ) -> None:
     """Measure an embedded model on texts it never saw, say what was found, and write the report; no network."""
-    from loopscope.studies.summary import first_finding, run_lines
+    from loopscope.studies.runs import first_finding, run_lines
 
     folder, began = Path(output), time.monotonic()
     print("toy-ouro, a small looped model that ships with loopscope, on texts it never saw (float32):", flush=True)

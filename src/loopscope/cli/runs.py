@@ -117,7 +117,7 @@ def studies() -> None:
     from loopscope.studies import FIGURES, TABLES
 
     for title, group in (("Tables", TABLES), ("Figures", FIGURES)):
-        lines = [(study.name, study.summary, study.needs, study.paper) for study in group.values()]
+        lines = [(study.name, study.title, study.needs, study.paper) for study in group.values()]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         print(title)
         for line in lines:
@@ -183,8 +183,8 @@ def diff(
     format: TableFormat = "text",
 ) -> None:
     """Two of your runs on the same questions: differences with intervals, and a check for CI."""
-    from loopscope.studies.run_diff import checks, parse_limits
-    from loopscope.studies.run_diff import diff as compare_runs
+    from loopscope.studies.runs import checks, parse_limits
+    from loopscope.studies.runs import diff as compare_runs
 
     limits = parse_limits(fail_if or [])
     table = compare_runs(first, second, tasks=tasks, transitions=transitions)

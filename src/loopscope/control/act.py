@@ -33,10 +33,9 @@ from loopscope.control.policies import SIGNALS, Direction, Policy, Seen, decisio
 from loopscope.control.trace import Line, LineValues, Positions
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.exit_gate import exit_gate_of
 from loopscope.models.generate import can_cache
-from loopscope.models.layers.mask import AttentionContext, LoopCache, seen_in_cache
-from loopscope.models.protocol import Context, LoopedModel
+from loopscope.models.layers.positions import AttentionContext, LoopCache, seen_in_cache
+from loopscope.models.protocol import Context, LoopedModel, exit_gate_of
 from loopscope.models.walk import Walk, read
 from loopscope.readout.softmax import Softmax, SoftmaxChange, log_probability
 from loopscope.tasks.encoding import Example, Sequence

@@ -8,7 +8,7 @@ What was saved is therefore counted, in loops and checks, and does not show in t
 tokens, except where a check reads logits through layers that attend (Huginn's coda): there a new token's check reads
 earlier tokens as they stopped, and the whole text at once reads them as they were in that loop.
 
-A drawn initial state is seeded by question and position (`models.initial_state`), for prompt and new tokens alike.
+A drawn initial state is seeded by question and position (`models.families.decoder`), for prompt and new tokens alike.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from loopscope.models.generate import (
     plain_logits,
 )
 from loopscope.models.in_memory import ModelSpec
-from loopscope.models.layers.mask import LoopCache
+from loopscope.models.layers.positions import LoopCache
 from loopscope.models.load import load_model
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.tokenizer import Tokenizer, tokenizer_of
@@ -98,7 +98,7 @@ def generate(
     texts = {one: [*words.prefix_ids, *words.encode(one)] for one in given if words and isinstance(one, str)}
     rows = [texts[one] if isinstance(one, str) else list(one) for one in given]
     ends = None if words is None or not stops else _ends(words, stops)
-    plan = GenerationPlan.of(loaded, rows, max_new_tokens, depth, eos_ids, source_rows)
+    plan = GenerationPlan(loaded, rows, max_new_tokens, depth, eos_ids, source_rows)
     noted: list[list[list[int]]] = []
     if policy is None:
         next_logits = plain_logits(loaded, plan, impl)

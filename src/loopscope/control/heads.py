@@ -49,7 +49,8 @@ from loopscope.errors import LoopscopeError
 from loopscope.limits import check_regular
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
-from loopscope.store.files import clear_write_errors, sha256_bytes, write_atomically
+from loopscope.store.manifest import sha256_bytes
+from loopscope.store.writer import clear_write_errors, write_atomically
 
 _TINY = 1e-12
 CLIP = 2.0

@@ -43,8 +43,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from loopscope.errors import LoopscopeError, shown
-from loopscope.user_code import user_code
+from loopscope.errors import LoopscopeError, shown, user_code
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,19 +16,18 @@ from loopscope.control.act import Questions, act, costs_of, measure_lines
 from loopscope.control.comparison import Comparison, Tested, update_of
 from loopscope.control.offline import Costs, known_costs, score
 from loopscope.control.policies import FixedScale, Policy, Taps
-from loopscope.errors import LoopscopeError, choice, setting, shown, text
+from loopscope.errors import LoopscopeError, choice, setting, shown, text, user_code
 from loopscope.measuring.progress import Progress
 from loopscope.measuring.verify import Named, Sources, config_of
 from loopscope.measuring.worker import load_configured_model
 from loopscope.models.in_memory import borrowed
-from loopscope.models.user_models import load_code, names_code
+from loopscope.models.registry import load_code, names_code
 from loopscope.stats import Bootstrap
 from loopscope.store.schema import ends_of
 from loopscope.studies import FIGURES, Source, open_records
 from loopscope.studies.declare import TableResult
 from loopscope.studies.records import Records
 from loopscope.studies.topics.control import TracePair, control_tables
-from loopscope.user_code import user_code
 
 if TYPE_CHECKING:
     from loopscope.api import Tasks
@@ -61,8 +60,8 @@ class Control:
     def __str__(self) -> str:
         return "\n".join(str(table) for table in (self.table, self.scales) if table.rows)
 
-    def _repr_html_(self) -> str:
-        return "".join(table.to_html() for table in (self.table, self.scales) if table.rows)
+    def _repr_markdown_(self) -> str:
+        return "\n".join(table.to_markdown() for table in (self.table, self.scales) if table.rows)
 
 
 def control(
@@ -190,7 +189,7 @@ class _WithModel:
         for (model, questions, trace), part in zip(self.both(pair), ("train", "test"), strict=True):
             title = f"{pair.condition.model}: scaled readouts, {part}"
             with Progress("auto", title, len(questions.sequences), 0, "sequences") as progress:
-                lines = measure_lines(model, questions, updates, OMEGAS, progress.advance)
+                lines = measure_lines(model, questions, updates, OMEGAS, progress.count)
             traces.append(replace(trace, lines=lines))
         return replace(pair, train=traces[0], test=traces[1])
 
@@ -224,6 +223,6 @@ class _WithModel:
                 assert policy is not None
                 result = score(act(model, questions, policy, loops), questions, found.costs)
                 tested.append(Tested(policy.name, kind, policy, result, {**others, "line": found.line(result)}))
-                progress.advance(1, tokens)
+                progress.count(1, tokens)
         best = next(entry for entry in tested if entry.name == found.best.name)
         return replace(found, tested=tuple(tested), best=best)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +18,9 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.arguments import BatchPolicy
-from loopscope.models.packing import Group, Packing, common_prefix, pack
+from loopscope.measuring.config import BatchPolicy
+from loopscope.models.batch import Group, Packing, common_prefix, pack
 from loopscope.tasks.encoding import Encoder, Example, LengthPolicy, LoadedTask, Row, Split, fit_lengths
-
-_TOGETHER = 64
-"""Rows whose texts are encoded at a time."""
 
 
 class Span(NamedTuple):
@@ -50,7 +48,7 @@ class Question:
     spans: tuple[tuple[Span, ...], ...] | None = None
     shared: int = 0
 
-    @property
+    @cached_property
     def positions(self) -> int:
         """Tokens of all its sequences."""
         return sum(len(sequence.token_ids) for sequence in self.example.sequences)
@@ -94,8 +92,7 @@ def encode_task(
 
     `spans` asks for the tokens' places in the text, `share` for what the options of a question have in common.
     """
-    examples = list(_examples(task, tokenizer))
-    allowed = sys.maxsize if allowed is None else allowed
+    allowed, examples = sys.maxsize if allowed is None else allowed, list(task.encode(tokenizer))
     try:
         fitted = fit_lengths(examples, allowed, policy)
     except LoopscopeError as error:
@@ -108,17 +105,6 @@ def encode_task(
             questions.append(Question(len(questions), example, row, places, shared))
     skipped = tuple(row.id for row, example in zip(task.rows, fitted, strict=True) if example is None)
     return EncodedTask(task.without_rows(), tuple(questions), skipped, limit)
-
-
-def _examples(task: LoadedTask, tokenizer: Encoder | None) -> Iterator[Example]:
-    for start in range(0, len(task.rows), _TOGETHER):
-        rows = task.rows[start : start + _TOGETHER]
-        together = task.together(tokenizer, rows)
-        for row in rows:
-            try:
-                yield task.encode_row(together, row)
-            except LoopscopeError as error:
-                raise LoopscopeError(f"{task.spec}, question {row.id}: {error}") from error
 
 
 def token_spans(tokenizer: Any, row: Row, example: Example, split: Split) -> tuple[tuple[Span, ...], ...] | None:
@@ -148,55 +134,51 @@ def token_spans(tokenizer: Any, row: Row, example: Example, split: Split) -> tup
 
 def example_columns(questions: Sequence[Question]) -> dict[str, list[Any]]:
     """The table of texts: what was asked, so that a run can be read without its data set."""
-    rows = []
+    columns: dict[str, list[Any]] = defaultdict(list)
     for question in questions:
         example, text = question.example, question.text
         metadata: dict[str, object] = dict(example.metadata)
         difficulty = metadata.pop("difficulty", None)
         if text.ids is not None:
             metadata |= {"prompt_ids": text.ids.prompt, "continuation_ids": text.ids.continuations}
-        rows.append(
-            {
-                "row": question.row,
-                "example_id": example.id,
-                "source_row": example.source_row,
-                "prompt": text.context,
-                "reference": text.texts[0] if example.answer is None else None,
-                "options": None if example.answer is None else text.texts,
-                "correct_option": example.answer,
-                "n_tokens": example.prediction_count,
-                "difficulty": None if difficulty is None else str(difficulty),
-                "metadata": json.dumps(metadata, sort_keys=True) if metadata else None,
-            }
-        )
-    return {name: [row[name] for row in rows] for name in rows[0]}
+        row = {
+            "row": question.row,
+            "example_id": example.id,
+            "source_row": example.source_row,
+            "prompt": text.context,
+            "reference": text.texts[0] if example.answer is None else None,
+            "options": None if example.answer is None else text.texts,
+            "correct_option": example.answer,
+            "n_tokens": example.prediction_count,
+            "difficulty": None if difficulty is None else str(difficulty),
+            "metadata": json.dumps(metadata, sort_keys=True) if metadata else None,
+        }
+        for name, value in row.items():
+            columns[name].append(value)
+    return dict(columns)
 
 
 def plan_batches(questions: Sequence[Question], policy: BatchPolicy) -> list[list[Question]]:
-    """The batches of one unit, in the order in which they run."""
+    """The batches of one unit, in the order in which they run.
+
+    With a budget of padded tokens: neighbours by length, so that the batches' work is least. Work is the tokens that
+    run, but a batch of less than a tenth of the budget, or of 1024, takes as long as one of that size: it leaves a
+    device half idle, or its host busy starting operations. Of batches with the same work, as all may have that are not
+    padded, the largest. By dynamic programming over where the last batch begins.
+    """
     if policy.size is not None:
         return [list(questions[start : start + policy.size]) for start in range(0, len(questions), policy.size)]
-    # Longest first: if memory does not suffice, that shows at once and not after an hour.
-    return _least_work(sorted(questions, key=lambda q: (-q.group.width, q.row)), policy)
-
-
-def _least_work(ordered: Sequence[Question], policy: BatchPolicy) -> list[list[Question]]:
-    """Neighbours by length in batches within the budget of padded tokens, so that the batches' work is least.
-
-    Work is the tokens that run, but a batch of less than a tenth of the budget, or of 1024, takes as long as one of
-    that size: it leaves a device half idle, or its host busy starting operations. Of batches with the same work, as
-    all may have that are not padded, the largest. By dynamic programming over where the last batch begins.
-    """
     budget, unpadded = policy.budget, policy.padding == "none"
-    assert budget is not None
+    assert budget is not None, "a policy has a size or a budget"
+    # Longest first: if memory does not suffice, that shows at once and not after an hour.
+    ordered = sorted(questions, key=lambda q: (-q.group.width, q.row))
+    rows_of, widths, tokens_of = zip(*((q.group.rows, q.group.width, q.group.tokens) for q in ordered), strict=True)
     small = max(budget // 10, 1024)
-    groups = [q.group for q in ordered]
-    rows_of, widths, own = ([getattr(g, name) for g in groups] for name in ("rows", "width", "tokens"))
     least, begins = [0], [0]
     for stop in range(1, len(ordered) + 1):
         found, begin, rows, tokens = math.inf, stop - 1, 0, 0
         for start in range(stop - 1, -1, -1):
-            rows, tokens = rows + rows_of[start], tokens + own[start]
+            rows, tokens = rows + rows_of[start], tokens + tokens_of[start]
             padded = rows * widths[start]
             if padded > budget and start < stop - 1:
                 break
@@ -208,16 +190,16 @@ def _least_work(ordered: Sequence[Question], policy: BatchPolicy) -> list[list[Q
     batches: list[list[Question]] = []
     stop = len(ordered)
     while stop:
-        batches.append(list(ordered[begins[stop] : stop]))
+        batches.append(ordered[begins[stop] : stop])
         stop = begins[stop]
     return batches[::-1]
 
 
-def shrunk(batches: Iterable[Sequence[Question]], ceiling: int | None) -> list[list[Question]]:
+def shrunk(batches: Iterable[Sequence[Question]], ceiling: int) -> list[list[Question]]:
     """The same batches, halved and halved again until each has at most `ceiling` padded tokens or one question."""
     fitting: list[list[Question]] = []
     for batch in batches:
-        if ceiling is None or len(batch) == 1 or padded_tokens(batch) <= ceiling:
+        if len(batch) == 1 or padded_tokens(batch) <= ceiling:
             fitting.append(list(batch))
         else:
             middle = (len(batch) + 1) // 2
@@ -246,16 +228,9 @@ def groups_within(counts: Sequence[int], most: int) -> Iterator[range]:
         yield range(start, len(counts))
 
 
-def run_tokens(questions: Sequence[Question], policy: BatchPolicy) -> int:
-    """Tokens of a batch that a model runs, with padding where there is any."""
-    if policy.padding == "none":
-        return sum(q.group.tokens for q in questions)
-    return padded_tokens(questions)
-
-
 def collate(questions: Sequence[Question], policy: BatchPolicy | None = None) -> Packing:
     """The sequences of the questions, one after the other; what options share stands once.
 
-    Padded on the right, or all in one row where the policy says so.
+    Padded on the right, or all in one row where the policy says so or tokens are shared.
     """
     return pack([q.group for q in questions], unpadded=policy is not None and policy.padding == "none")

@@ -23,7 +23,6 @@ Shapes: R sequences, S positions, D hidden width, N reference tokens, B question
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,7 +31,17 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.readouts import LOGITS, Reading, Readout
-from loopscope.measuring.update import Columns, HostColumn, Layout, Update, array, pairs, predicted_scale, stacked
+from loopscope.measuring.update import (
+    Columns,
+    HostColumn,
+    Layout,
+    Update,
+    array,
+    ordered_sum,
+    pairs,
+    predicted_scale,
+    stacked,
+)
 from loopscope.models.protocol import AffineHead
 from loopscope.models.walk import read
 from loopscope.path import Outcome
@@ -78,20 +87,20 @@ def scalar_quadratics(readout: Readout, update: Update) -> Tensor:
         ) from error
 
 
-def scalar_check(readout: Readout, update: Update, checked_B: Sequence[bool]) -> HostColumn:
-    """The second calculation of Q where it is asked for, null elsewhere."""
+def scalar_check(readout: Readout, update: Update, rows: int) -> HostColumn:
+    """The second calculation of Q on the first so many questions of a task, null elsewhere."""
     device = update.before_RSD.device
-    chosen = [index for index, checked in enumerate(checked_B) if checked]
+    questions = update.layout.questions
+    chosen = [index for index, question in enumerate(questions) if question.row < rows]
     # One question at a time where the readout is more than a head.
     most = _LOGITS.get(device.type, LOGITS) // readout.model.vocabulary_size if readout.is_affine else 0
-    found = [scalar_quadratics(readout, group) for group in update.groups(most, chosen)]
-    scalars = torch.cat(found) if found else torch.zeros(0, dtype=torch.float64, device=device)
+    found = tuple(scalar_quadratics(readout, group) for group in update.groups(most, chosen))
 
-    def spread(_: Columns, values: np.ndarray[Any, Any]) -> list[float | None]:
-        known = dict(zip(chosen, values.tolist(), strict=True))
-        return [known.get(index) for index in range(len(checked_B))]
+    def spread(_: Columns, *values: np.ndarray[Any, Any]) -> list[float | None]:
+        known = dict(zip(chosen, (value for each in values for value in each.tolist()), strict=True))
+        return [known.get(index) for index in range(len(questions))]
 
-    return HostColumn(spread, scalars)
+    return HostColumn(spread, found)
 
 
 def endpoint_replay(readout: Readout, update: Update, before_B: Tensor, after_B: Tensor) -> Tensor:
@@ -123,7 +132,8 @@ def _decomposition(readout: Readout, update: Update) -> Tensor:
             [gradient_RSD] = torch.autograd.grad((log_p_N / layout.tokens_R[layout.sequence_N]).sum(), start_RSD)
         log_p_NV, log_p_N = log_p_NV.detach(), log_p_N.detach()
         after_NV = log_softmax(after_RSD)
-    slope_B = layout.question_sum((gradient_RSD * (after_RSD - before_RSD.detach())).sum(-1).double().sum(-1))
+    along_R = (gradient_RSD * (after_RSD - before_RSD.detach())).sum(-1).double().sum(-1)
+    slope_B = ordered_sum(along_R, layout.sequences_B)
     gain_B = _utility(after_NV.gather(1, layout.targets_N.unsqueeze(1))[:, 0], layout) - _utility(log_p_N, layout)
     correction_B = _utility((log_p_NV.exp() * (log_p_NV - after_NV)).sum(-1), layout)
     return torch.stack([slope_B, gain_B, correction_B], 1)
@@ -168,8 +178,8 @@ def certificate_columns(readout: Readout, update: Update) -> Columns:
 
 def _states(update: Update, head: AffineHead) -> States:
     layout = update.layout
-    of_tokens = (*update.predicting(), *head, layout.targets_N, layout.tokens_R)
-    return States(*of_tokens, layout.options, layout.sequences_B)
+    ends = (layout.predicting(state) for state in (update.before_RSD, update.after_RSD))
+    return States(*ends, *head, layout.targets_N, layout.tokens_R, layout.options, layout.sequences_B)
 
 
 def _certified_group(readout: Readout, update: Update) -> Columns:

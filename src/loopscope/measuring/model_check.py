@@ -17,18 +17,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.errors import LoopscopeError
-from loopscope.models.batch import Batch
+from loopscope.errors import LoopscopeError, described
+from loopscope.models.batch import Batch, Group, pack
+from loopscope.models.families.decoder import InitialState
 from loopscope.models.generate import can_cache, generate
 from loopscope.models.in_memory import ModelSpec, borrowed
-from loopscope.models.initial_state import InitialState
-from loopscope.models.packing import Group, pack
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, halves, read
 from loopscope.readout.blocks import full_precision_products
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.store.schema import Level
-from loopscope.user_code import described
 
 _LENGTHS, _PROMPT = (6, 4, 5), 2
 """Tokens of the rows, and how many of them are the prompt."""
@@ -119,7 +117,7 @@ def check(
     from loopscope.measuring.worker import load_configured_model
 
     config = MeasureConfig(model=model, tasks=(), model_args=model_args, device=device, dtype=dtype)
-    with borrowed(config.model_in_memory):
+    with borrowed(config.model):
         return checked(load_configured_model(config))
 
 
@@ -304,7 +302,7 @@ def independence(trial: _Trial) -> str:
     trial.compare("before a changed token", trial.taken(changed, 1), trial.taken(trial.here, 1), remedy)
     drawn = getattr(model, "initial_state", None)
     by_length = isinstance(drawn, InitialState) and drawn.rule != "question"  # a pass refuses to share rows then
-    if getattr(model, "shares_context", False) and not by_length:
+    if getattr(model, "unpadded", False) and not by_length:
         begin = trial.rows[0][:3]
         packing = pack([Group([begin + trial.rows[1][:2], begin + trial.rows[2][:1]], 3)]).to(model.device)
         together, apart = (trial.walk(batch).state for batch in (packing.batch, packing.sequences))
@@ -416,8 +414,7 @@ _REMEDIES = {
     "determinism": "keep nothing on self from call to call (ask for `depth` or `carry` in step, `context` in readout), "
     "draw nothing at random and change no tensor in place: state = state + x, not state += x",
     "independence": "let rows not mix; what readout needs of a row belongs in Context.rowwise",
-    "sharing": "mask attention by visible_keys(batch), take positions from batch.position_ids, or leave out"
-    " shares_context",
+    "sharing": "attend as batch.parts says and take positions from batch.position_ids, or leave out unpadded",
     "readout": "give readout the parameters (state, positions=None, dtype=None); loopscope.wrap does it for you",
     "gradient": "write the readout in plain, smooth torch operations of its state, in the dtype that it is given",
     "float64": "needed for level='full' and readout_dtype='float64' alone: keep the state's dtype in the readout,"

@@ -8,14 +8,18 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Literal, Self
+from typing import Literal
+
+from rich import progress
+from rich.console import Console
 
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.batching import plan_batches, run_tokens
+from loopscope.measuring.batching import Question, padded_tokens, plan_batches
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.worker import LocalEngine
 from loopscope.models.in_memory import borrowed
@@ -24,54 +28,39 @@ Style = Literal["auto", "bar", "plain", "none"]
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class Progress:
+class Progress(progress.Progress):
     """Questions and token positions so far on stderr: a bar on a terminal or in a notebook, plain lines, or nothing.
 
     Of `total` questions (or what `unit` says) `done` were measured earlier.
     """
 
     def __init__(self, style: Style, title: str, total: int, done: int, unit: str = "questions") -> None:
-        from rich import progress
-        from rich.console import Console
-
         console = Console(stderr=True)
         if style == "auto":
             shows = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
             style = "bar" if shows else "plain"
         figures = progress.TextColumn("{task.fields[figures]}")
         columns = progress.TextColumn("{task.description}"), progress.BarColumn(), figures
-        self.style, self._tokens, self._before, self._unit = style, 0, done, unit
-        self._bar = progress.Progress(*columns, console=console, disable=style != "bar")
-        self._bar.add_task(title, total=total, completed=done, figures="")
-        (self._task,) = self._bar.tasks
-        self._began = self._last_line = time.monotonic()
+        super().__init__(*columns, console=console, disable=style != "bar")
+        self._title, self._style, self._unit, self._total, self._before = title, style, unit, total, done
+        self._counted, self._tokens, self._began = done, 0, time.monotonic()
+        self._last_line = self._began
+        self._shown = self.add_task(title, total=total, completed=done, figures="")
 
-    def advance(self, questions: int, tokens: int) -> None:
+    def count(self, questions: int, tokens: int) -> None:
         """More questions, with their token positions, are measured."""
-        self._tokens += tokens
-        self._bar.advance(self._task.id, questions)
-        self._bar.update(self._task.id, figures=self.figures())
-        now = time.monotonic()
-        if self.style == "plain" and (self._task.finished or now - self._last_line >= SECONDS_BETWEEN_LINES):
+        self._counted, self._tokens, now = self._counted + questions, self._tokens + tokens, time.monotonic()
+        seconds = max(now - self._began, 1e-9)
+        rate = (self._counted - self._before) / seconds
+        left = timedelta(seconds=round((self._total - self._counted) / rate)) if rate > 0 else "unknown time"
+        share = f"{self._counted}/{self._total} {self._unit} ({100 * self._counted // max(self._total, 1)}%)"
+        figures = f"{share}, {rate:.1f}/s, {self._tokens / seconds:.0f} tokens/s, {left} left"
+        self.update(self._shown, completed=self._counted, figures=figures)
+        ended = self._counted >= self._total
+        if self._style == "plain" and (ended or now - self._last_line >= SECONDS_BETWEEN_LINES):
             self._last_line = now
             with suppress(OSError):  # a closed terminal ends no pass
-                print(f"{self._task.description}: {self.figures()}", file=sys.stderr, flush=True)
-
-    def figures(self) -> str:
-        """Questions, rate, tokens per second and time left."""
-        done, total = int(self._task.completed), int(self._task.total or 0)
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        rate = (done - self._before) / seconds
-        left = timedelta(seconds=round((total - done) / rate)) if rate > 0 else "unknown time"
-        speed = f"{rate:.1f}/s, {self._tokens / seconds:.0f} tokens/s"
-        return f"{done}/{total} {self._unit} ({100 * done // max(total, 1)}%), {speed}, {left} left"
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._bar.stop()
+                print(f"{self._title}: {figures}", file=sys.stderr, flush=True)
 
 
 SECONDS = 5.0
@@ -103,11 +92,15 @@ def estimate(config: MeasureConfig, seconds: float = SECONDS) -> CostEstimate:
     from loopscope.measuring.run import prepare, tasks_first
 
     began = time.perf_counter()
-    with borrowed(config.model_in_memory):
+    with borrowed(config.model):
         config, loaded = tasks_first(config.but(engine="local", workers=None))
         engine = LocalEngine(config)
         prepared = prepare(config, loaded, engine.facts, engine.tokenizer)
         policy = prepared.settings.batch
+
+        def tokens_that_run(batch: Sequence[Question]) -> int:
+            return sum(q.group.tokens for q in batch) if policy.padding == "none" else padded_tokens(batch)
+
         units = prepared.given(prepared.manifest.units())
         batches = [batch for _, questions in units for batch in plan_batches(questions, policy)]
         list(engine.run([(None, batches[0][:1])]))  # kernels are loaded the first time
@@ -116,10 +109,9 @@ def estimate(config: MeasureConfig, seconds: float = SECONDS) -> CostEstimate:
         while shuffled and (not timed or time.perf_counter() - start < seconds):
             batch = shuffled.pop()
             list(engine.run([(None, batch)]))
-            timed += run_tokens(batch, policy)
+            timed += tokens_that_run(batch)
         spent = time.perf_counter() - start
-    tokens = sum(run_tokens(batch, policy) for batch in batches)
-    questions = sum(map(len, batches))
+    tokens, questions = sum(map(tokens_that_run, batches)), sum(map(len, batches))
     return CostEstimate(prepared.manifest.model.name, questions, tokens, start - began + spent / timed * tokens)
 
 

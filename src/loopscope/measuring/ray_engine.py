@@ -24,18 +24,16 @@ from typing import Any
 
 import torch
 
-from loopscope.errors import LoopscopeError, setting
+from loopscope.errors import LoopscopeError, described, setting
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.ray_guard import start_guard
 from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch, ModelFacts, Step
 from loopscope.models.in_memory import is_factory, model_identity, own_modules
 from loopscope.models.tokenizer import Tokenizer
 from loopscope.store.manifest import WorkUnit
-from loopscope.user_code import described
 
-_SECONDS_TO_ANSWER = 10.0
-_ATTEMPTS = 4
-"""How many workers may die over one unit before the run gives up on it."""
+_SECONDS_TO_ANSWER, _ATTEMPTS = 10.0, 4
+"""How long Ray may take to answer; how many workers may die over one unit before the run gives up on it."""
 
 
 # Read-only mappings, as questions hold them, travel as plain ones.
@@ -78,11 +76,12 @@ class RayEngine:
         self._guard: subprocess.Popen[bytes] | None = None
         self._started = not ray.is_initialized()
         try:
-            self._make_portable(config)
+            if not isinstance(config.model, str):
+                self._make_portable(config)
             if self._started:
                 self._guard = connect(ray, config.workers)
             self._servers = _servers(ray)
-            self._count, needed = _placement(self._ray.cluster_resources(), config.model_device, config.workers)
+            self._count, needed = _placement(self._ray.cluster_resources(), config.device, config.workers)
             # Once for all workers: a model in memory may be large. Questions go to a worker with its units.
             sent = ray.put(config.model_copy(update={"tasks": (), "sample": None}))
             self._hire = partial(self._ray.remote(**needed)(ReplicaWorker).remote, sent, torch.get_num_threads())
@@ -91,7 +90,7 @@ class RayEngine:
         except BaseException:
             self.close()
             raise
-        if config.model_in_memory is not None and not is_factory(config.model):
+        if not isinstance(config.model, str) and not is_factory(config.model):
             # A copy that travelled has lost the source of its classes; the run is that of the object here.
             info = self.facts.info.model_copy(update={"weights": model_identity(config.model)})
             self.facts = dataclasses.replace(self.facts, info=info)
@@ -139,13 +138,10 @@ class RayEngine:
 
     def _make_portable(self, config: MeasureConfig) -> None:
         """The user's modules travel with a model in memory: a worker may not find them."""
-        given, pickling = config.model_in_memory, self._ray.cloudpickle
-        if given is None:
-            return
         try:
-            for module in own_modules(given):
-                pickling.register_pickle_by_value(module)
-            pickling.dumps(given)
+            for module in own_modules(config.model):
+                self._ray.cloudpickle.register_pickle_by_value(module)
+            self._ray.cloudpickle.dumps(config.model)
         except Exception as error:  # whatever an object's own code raises
             raise LoopscopeError(
                 f"{config.model_spec} cannot be sent to {setting('engine', 'ray')}'s workers ({described(error)}):"

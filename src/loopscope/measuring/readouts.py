@@ -23,7 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
@@ -34,9 +34,9 @@ from torch import Tensor
 from loopscope.kernels.choice import takes_kernel
 from loopscope.measuring.batching import groups_within
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.update import Columns, Layout, Update, interpolated, predicting
-from loopscope.models.layers.linear import linear
-from loopscope.models.protocol import AffineHead, LoopedModel
+from loopscope.measuring.update import Columns, Layout, Update, interpolated, ordered_sum
+from loopscope.models.layers.blocks import linear
+from loopscope.models.protocol import AffineHead, Context, LoopedModel
 from loopscope.models.walk import halves, read, readout_asks_context
 from loopscope.path import CURVATURE_SCALES, GRID
 from loopscope.readout.affine.path import AffinePath, affine_path, affine_path_from_states, surveys
@@ -93,7 +93,7 @@ class Reading:
     @classmethod
     def of(cls, log_p_N: Tensor, layout: Layout) -> Reading:
         """From the log probabilities."""
-        sums_R = layout.sequence_sum(log_p_N)
+        sums_R = ordered_sum(log_p_N, layout.tokens_R)
         scores_R = utility_B = sums_R / layout.tokens_R
         if layout.options is not None:
             options = layout.options
@@ -121,7 +121,7 @@ class UpdatePaths:
         tokens: every reference token.
         questions: every question.
         before: the reading of H.
-        after: the reading of H⁺, where it was read.
+        after: the reading of H⁺: read, or what the update gained on top of that of H.
         outputs: how the outputs differ; None at level quick, where they cost more.
         interpolation: columns of `questions`; None where every scale of the grid is evaluated.
     """
@@ -129,13 +129,9 @@ class UpdatePaths:
     tokens: RememberedPath
     questions: UtilityPath
     before: Reading
-    after: Reading | None
+    after: Reading
     outputs: OutputChange | None
     interpolation: Columns | None = None
-
-    def reading_after(self, layout: Layout) -> Reading:
-        """The reading of H⁺: that of H, and what the update gained."""
-        return self.after or Reading.of(self.before.log_p_N + self.tokens.at_scales([1.0], 0)[0, :, 0], layout)
 
 
 class Group(NamedTuple):
@@ -143,19 +139,19 @@ class Group(NamedTuple):
 
     Attributes:
         rows: the sequences.
-        tokens: their reference tokens.
-        positions_n2: where those are predicted, rows counted from the group's first.
+        width: positions of a row that are read; beyond it there is padding alone.
+        positions_n2: where the reference tokens are predicted, rows counted from the group's first.
         sequence_n: the sequence of each, counted from the group's first.
         targets_n: the tokens themselves.
-        width: positions of a row that are read; beyond it there is padding alone.
+        readout: from states of these rows to logits.
     """
 
     rows: slice
-    tokens: slice
+    width: int
     positions_n2: Tensor
     sequence_n: Tensor
     targets_n: Tensor
-    width: int
+    readout: Callable[..., Tensor]
 
     def cut(self, state_RSD: Tensor) -> Tensor:
         """The group's share of a state."""
@@ -238,47 +234,37 @@ class GeneralReadout(Readout):
         """How derivatives are computed, where that is worth a line."""
         return {self._derivation.note} - {""}
 
-    def groups(self, layout: Layout) -> Iterator[Group]:
-        """Whole sequences at a time: as many as fit."""
-        first, lengths = 0, layout.lengths
+    def groups(self, layout: Layout, dtype: torch.dtype) -> Iterator[Group]:
+        """Whole sequences at a time, as many as fit, with their readout in a dtype."""
+        model, first, lengths = self.model, 0, layout.lengths
+        # Whether the readout is a body and a head that know nothing but the state.
+        is_headed = not readout_asks_context(model) and halves(model, self.dtype) is not None
         padded = int(layout.batch.input_ids.shape[1])
-        if self._is_headed:
-            entries = _STATES.get(self.model.device.type, _STATES["cpu"])
-            fitting = groups_within(lengths, max(1, entries // self.model.hidden_size))
+        if is_headed:
+            entries = _STATES.get(model.device.type, _STATES["cpu"])
+            fitting = groups_within(lengths, max(1, entries // model.hidden_size))
         else:
-            fitting = groups_within(layout.counts, max(1, LOGITS // self.model.vocabulary_size))
+            fitting = groups_within(layout.counts, max(1, LOGITS // model.vocabulary_size))
         for rows in fitting:
             longest = max(lengths[rows.start : rows.stop])
-            last = first + sum(layout.counts[rows.start : rows.stop])
-            tokens = slice(first, last)
+            tokens = slice(first, first + sum(layout.counts[rows.start : rows.stop]))
             row_n, place_n = layout.positions_N2[tokens].unbind(1)
+            sequences = slice(rows.start, rows.stop)
+            context = None if layout.context is None else layout.context.rows(sequences)
             yield Group(
-                slice(rows.start, rows.stop),
-                tokens,
+                sequences,
+                min(-(-longest // _COLUMNS) * _COLUMNS, padded) if is_headed else padded,
                 torch.stack([row_n - rows.start, place_n], 1),
                 layout.sequence_N[tokens] - rows.start,
                 layout.targets_N[tokens],
-                min(-(-longest // _COLUMNS) * _COLUMNS, padded) if self._is_headed else padded,
+                halves(model, dtype, context) or partial(_whole_readout, model, context, dtype),
             )
-            first = last
-
-    @cached_property
-    def _is_headed(self) -> bool:
-        """Whether the readout is a body and a head that know nothing but the state."""
-        return not readout_asks_context(self.model) and halves(self.model, self.dtype) is not None
-
-    def of_group(self, group: Group, layout: Layout, dtype: torch.dtype) -> Callable[..., Tensor]:
-        """From states of the group's rows to logits."""
-        context = layout.context_of(group.rows)
-        return halves(self.model, dtype, context) or (
-            lambda state, positions: read(self.model, state, positions, dtype, context)
-        )
+            first = tokens.stop
 
     def chunks(self, states: Sequence[Tensor], layout: Layout) -> Iterator[Chunk]:
         """Logits at the prediction positions of some states, without TF32, a few tokens at a time."""
-        for group in self.groups(layout):
-            readout = self.of_group(group, layout, self.dtype)
-            made = [logit_chunks(readout, group.cut(state), group.positions_n2, 1) for state in states]
+        for group in self.groups(layout, self.dtype):
+            made = [logit_chunks(group.readout, group.cut(state), group.positions_n2, 1) for state in states]
             while True:
                 with full_precision_products():
                     found = [chunk for chunks in made if (chunk := next(chunks, None)) is not None]
@@ -335,11 +321,10 @@ class GeneralReadout(Readout):
         """φ of every sequence's mean log probability."""
         self._used.append({GENERAL})
         paths = []
-        for group in self.groups(update.layout):
+        for group in self.groups(update.layout, dtype):
             ends = group.cut(update.before_RSD), group.cut(update.after_RSD)
-            where, readout = (group.targets_n, group.positions_n2), self.of_group(group, update.layout, dtype)
             how: Any = {"dtype": dtype, "impl": self._derivation, "examples": group.sequence_n}
-            paths.append(nonlinear_path_from_states(readout, *ends, *where, **how))
+            paths.append(nonlinear_path_from_states(group.readout, *ends, group.targets_n, group.positions_n2, **how))
         return JoinedPath(paths)
 
     def _ends(
@@ -400,6 +385,12 @@ class GeneralReadout(Readout):
         return tokens, InterpolatedPath(sequences, of_each_sequence, of_sequences), columns
 
 
+def _whole_readout(
+    model: LoopedModel, context: Context | None, dtype: torch.dtype, state_RSD: Tensor, positions_N2: Tensor
+) -> Tensor:
+    return read(model, state_RSD, positions_N2, dtype, context)
+
+
 def _derivation_of(model: LoopedModel) -> Derivation:
     try:
         return _DERIVATIONS.setdefault(model, Derivation())
@@ -428,7 +419,7 @@ class AffineReadout(Readout):
     def chunks(self, states: Sequence[Tensor], layout: Layout) -> Iterator[Chunk]:
         """The head's products at the prediction positions alone."""
         most = max(1, CHUNK.get(self.model.device.type, LOGITS) // self.model.vocabulary_size)
-        h_ND = [predicting(state, layout) for state in states]
+        h_ND = [layout.predicting(state) for state in states]
         for tokens in blocks(len(layout.targets_N), most):
             with full_precision_products():
                 yield Chunk(layout.targets_N[tokens], [self._logits(each[tokens]) for each in h_ND])
@@ -453,22 +444,25 @@ class AffineReadout(Readout):
         # φ at how many even scales, and the scales of derivatives; token rows hold the gain of a quarter step besides.
         points, nodes = (len(CURVATURE_SCALES) if settings.tokens else 2, (0.0,)) if quick else _GRID_SURVEY
         states = [updates[0].before_RSD, *(update.after_RSD for update in updates)]
-        paths = [self._tokens(*ends, layout) for ends in pairwise([predicting(state, layout) for state in states])]
+        paths = [self._tokens(*ends, layout) for ends in pairwise([layout.predicting(state) for state in states])]
         found = []
         for path, survey in zip(paths, surveys(paths, points, nodes, 2), strict=True):
             tokens = RememberedPath(path, survey.initial)
             tokens.know([index / (points - 1) for index in range(points)], survey.gains.unsqueeze(0))
             tokens.know(nodes, survey.derivatives)
-            before = Reading.of(survey.initial, layout)
+            before, after = (
+                Reading.of(log_p, layout) for log_p in (survey.initial, survey.initial + survey.gains[:, -1])
+            )
             ends = survey.distributions
             outputs = OutputChange(layout.sequence_mean(ends.divergence), layout.sequence_mean(ends.entropy_change))
             mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R)
-            found.append(UpdatePaths(tokens, _joint(mean, layout), before, None, outputs))
+            found.append(UpdatePaths(tokens, _joint(mean, layout), before, after, outputs))
         return found
 
     def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
         """From the prediction positions alone."""
-        layout, (h_ND, h_plus_ND) = update.layout, update.predicting()
+        layout = update.layout
+        h_ND, h_plus_ND = (layout.predicting(state) for state in (update.before_RSD, update.after_RSD))
         question_N = layout.question_R[layout.sequence_N]
         first, second = (interpolated(h_ND, h_plus_ND, scale_B[question_N, None]) for scale_B in scales_B)
         found = self._tokens(first, second, layout).survey(2, [], 0)  # both in one pass over the head
@@ -476,9 +470,9 @@ class AffineReadout(Readout):
 
     def fp64_path(self, update: Update) -> UtilityPath:
         """The affine path with its logits kept: roots ask for them again and again."""
-        head, layout, (h_ND, h_plus_ND) = self._head, update.layout, update.predicting()
+        head, layout = self._head, update.layout
         weight_DV = head.weight_VD.double().T
-        h_ND, h_plus_ND = h_ND.double(), h_plus_ND.double()
+        h_ND, h_plus_ND = (layout.predicting(state).double() for state in (update.before_RSD, update.after_RSD))
         z0_NV = h_ND @ weight_DV
         if head.bias_V is not None:
             z0_NV += head.bias_V.double()

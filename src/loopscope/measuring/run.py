@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -25,25 +26,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import distributed
 
-from loopscope._version import __version__
+from loopscope import __version__
 from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.arguments import canonical
+from loopscope.measuring.batch_pass import Tables
 from loopscope.measuring.batching import EncodedTask, encode_task
-from loopscope.measuring.config import MeasureConfig, refuse_other_settings
-from loopscope.measuring.producers import Tables
+from loopscope.measuring.config import MeasureConfig, canonical, refuse_other_settings
 from loopscope.measuring.progress import Progress, Style
 from loopscope.measuring.worker import GivenUnit, LocalEngine, Measured, MeasuredBatch, ModelFacts
-from loopscope.models.chat_template import ChatTemplate
-from loopscope.models.tokenizer import Tokenizer
-from loopscope.store.files import RunLock, code_sha256, ids_sha256
-from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo, WorkUnit
-from loopscope.store.run import RunLayout, StoredRun, is_run, write_vocabulary
+from loopscope.models.tokenizer import ChatTemplate, Tokenizer
+from loopscope.store.manifest import BatchInfo, Dtypes, Manifest, TaskInfo, WorkUnit, code_sha256, ids_sha256
+from loopscope.store.run import RunLayout, StoredRun, is_run
 from loopscope.store.schema import Level
-from loopscope.store.writer import RunWriter, open_or_create
+from loopscope.store.writer import RunWriter, open_or_create, run_lock, write_vocabulary
 from loopscope.tasks.encoding import LoadedTask
 from loopscope.tasks.load import load_task
+from loopscope.tasks.own_task import check_vocabulary, shown_through
 from loopscope.tasks.prompting import Chat
-from loopscope.tasks.token_ids import check_vocabulary, shown_through
 
 if TYPE_CHECKING:
     from loopscope.measuring.ray_engine import RayEngine
@@ -96,63 +94,57 @@ def run_config(
     output: str,
     command_line: Sequence[str] = (),
     notify: Notify | None = None,
-    check: Callable[[Manifest], None] | None = None,
+    check: Callable[[Manifest], None] = lambda _: None,
 ) -> Path:
     """Measure what a configuration asks for into a run directory, or go on where it stopped; returns the directory.
 
     `check` may refuse what would be measured, before anything is written.
     """
     launch = this_launch() if config.engine == "local" else Launch()
-    notify = notify if notify is not None and launch.rank == 0 else _ignore
+    notify = notify if notify is not None and launch.rank == 0 else lambda _: None
     config, loaded = tasks_first(config)
-    engine = _engine(config)
-    try:
+    with ExitStack() as stack:
+        if config.engine == "local":
+            engine: Engine = LocalEngine(config)
+        else:
+            from loopscope.measuring.ray_engine import RayEngine
+
+            engine = stack.enter_context(closing(RayEngine(config)))
         prepared = prepare(config, loaded, engine.facts, engine.tokenizer)
         manifest, directory = prepared.manifest, Path(output)
         if config.share_context and not any(task.kind == "options" for task in manifest.tasks):
             notify(f"{setting('share_context', True)} changes nothing here: no task has options")
-        if check is not None:
-            check(manifest)
+        check(manifest)
         if launch.rank:
             launch.wait()  # until process 0 has opened the directory
         elif is_run(directory) and config.overwrite:
-            with RunLock(RunLayout(directory).lock):  # nobody may be writing it
+            with run_lock(RunLayout(directory).lock):  # nobody may be writing it
                 shutil.rmtree(directory)
         elif is_run(directory):
             refuse_other_settings(StoredRun(directory).manifest, manifest)
-        with open_or_create(output, manifest, launch.rank, launch.ranks) as writer:
-            if launch.rank == 0:
-                # The typed command may hold paths and tokens: no page has it from the log unless it is asked to.
-                writer.log("call", **call_event(config), command_line=list(command_line))
-                if config.lens and engine.tokenizer is not None:
-                    write_vocabulary(writer.path, manifest, engine.tokenizer.texts())
-                launch.wait()
-            clock, deepest = engine.facts.trained_clock, manifest.depths[-1]
-            if clock is not None and deepest > clock:
-                leaving = (
-                    f"{manifest.model.name}: steps know their time and were trained for {clock}; "
-                    f"those up to depth {deepest} leave the trained range"
-                )
-                notify(leaving)
-                writer.log("notice", message=leaving)
-            try:
-                run_pending(engine, prepared, writer, config.progress if launch.rank == 0 else "none", notify)
-            except KeyboardInterrupt:
-                stored, total = _counts(writer)
-                notify(f"{output}: {stored} of {total} questions are stored")
-                raise
-            launch.wait()  # until every process has committed its share
-            return writer.finish().path
-    finally:
-        engine.close()
-
-
-def _engine(config: MeasureConfig) -> Engine:
-    if config.engine == "local":
-        return LocalEngine(config)
-    from loopscope.measuring.ray_engine import RayEngine
-
-    return RayEngine(config)
+        writer = stack.enter_context(open_or_create(output, manifest, launch.rank, launch.ranks))
+        if launch.rank == 0:
+            # The typed command may hold paths and tokens: no page has it from the log unless it is asked to.
+            writer.log("call", **call_event(config), command_line=list(command_line))
+            if config.lens and engine.tokenizer is not None:
+                write_vocabulary(writer.path, manifest, engine.tokenizer.texts())
+            launch.wait()
+        clock, deepest = engine.facts.trained_clock, manifest.depths[-1]
+        if clock is not None and deepest > clock:
+            leaving = (
+                f"{manifest.model.name}: steps know their time and were trained for {clock}; "
+                f"those up to depth {deepest} leave the trained range"
+            )
+            notify(leaving)
+            writer.log("notice", message=leaving)
+        try:
+            run_pending(engine, prepared, writer, config.progress if launch.rank == 0 else "none", notify)
+        except KeyboardInterrupt:
+            stored, total = writer.stored()
+            notify(f"{output}: {stored} of {total} questions are stored")
+            raise
+        launch.wait()  # until every process has committed its share
+        return writer.finish().path
 
 
 @dataclass(frozen=True)
@@ -181,15 +173,23 @@ def load_tasks(config: MeasureConfig, chat: Chat | None = None) -> list[LoadedTa
     """The tasks in order, each task and split once."""
     if not config.tasks:
         raise LoopscopeError(f"no task given: name one or more, e.g. {setting('tasks', 'arithmetic,gsm8k')}")
-    known = {canonical(task) for task in config.tasks}
+    names = [canonical(task) for task in config.tasks]
     for name in ("limit", "ids"):
         given = getattr(config, name)
-        unknown = [task for task in given if task not in known] if isinstance(given, Mapping) else []
+        unknown = [task for task in given if task not in names] if isinstance(given, Mapping) else []
         if unknown:
             listed = ", ".join(task if isinstance(task, str) else task.name for task in config.tasks)
             raise LoopscopeError(f"{setting(name)} names {unknown[0]}, which is not among the tasks {listed}")
+    same = ("data_dir", "template", "num_fewshot", "fewshot_split", "fewshot_seed")
+    settings = {name: getattr(config, name) for name in same}
     seen: dict[tuple[str, str], LoadedTask] = {}
-    for task in [_load(task, config, chat) for task in config.tasks]:
+    for name, task in zip(names, config.tasks, strict=True):
+        if not isinstance(task, LoadedTask):
+            chosen = {"limit": of_task(config.limit, name), "ids": of_task(config.ids, name)}
+            task = load_task(task, chat=chat, **chosen, **settings)
+        if config.sample is not None:
+            wanted = config.sample[task.name, task.split]
+            task = dataclasses.replace(task, rows=tuple(row for row in task.rows if row.source_row in wanted))
         other = seen.setdefault((task.name, task.split), task)
         if other is not task:
             raise LoopscopeError(
@@ -199,23 +199,9 @@ def load_tasks(config: MeasureConfig, chat: Chat | None = None) -> list[LoadedTa
     return list(seen.values())
 
 
-def limit_of(config: MeasureConfig, name: str) -> int | None:
-    """The limit that applies to a task of this name."""
-    return config.limit.get(name) if isinstance(config.limit, Mapping) else config.limit
-
-
-def _load(given: Any, config: MeasureConfig, chat: Chat | None) -> LoadedTask:
-    task: LoadedTask = given
-    if not isinstance(given, LoadedTask):
-        name = canonical(given)
-        ids = config.ids.get(name) if isinstance(config.ids, Mapping) else config.ids
-        same = ("data_dir", "template", "num_fewshot", "fewshot_split", "fewshot_seed")
-        settings = {name: getattr(config, name) for name in same}
-        task = load_task(given, limit=limit_of(config, name), ids=ids, chat=chat, **settings)
-    if config.sample is None:
-        return task
-    wanted = config.sample[task.name, task.split]
-    return dataclasses.replace(task, rows=tuple(row for row in task.rows if row.source_row in wanted))
+def of_task(given: Any, name: str) -> Any:
+    """What a setting holds for a task, where it may hold something for each by name."""
+    return given.get(name) if isinstance(given, Mapping) else given
 
 
 def prepare(
@@ -230,13 +216,13 @@ def prepare(
         loaded = load_tasks(config, chat_of(tokenizer))
     if settings.share_context and not facts.shares_context:
         raise LoopscopeError(
-            f"{name} does not say that it runs options side by side (`shares_context`):"
-            f" leave out {setting('share_context', True)}"
+            f"{name} does not say that it runs options side by side (`unpadded`): leave out"
+            f" {setting('share_context', True)}"
         )
     if settings.share_context and facts.initial_state not in (None, "question"):
         raise LoopscopeError(
-            f"{name} draws its initial state sequence by sequence:"
-            f" leave out {setting('share_context', True)}, or choose {setting('initial_state', 'question')}"
+            f"{name} draws its initial state sequence by sequence: leave out {setting('share_context', True)}, or"
+            f" choose {setting('initial_state', 'question')}"
         )
     if settings.certify and not facts.info.affine_readout:
         raise LoopscopeError(
@@ -248,18 +234,15 @@ def prepare(
         )
     if tokenizer is not None:
         tokenizer.check_fits(facts.vocabulary_size, name)
+    how = {"spans": settings.tokens or settings.trace, "share": settings.share_context}
+    tasks = []
     for task in loaded:
         check_vocabulary(task, facts.vocabulary_size, name)
-    how = {"spans": settings.tokens or settings.trace, "share": settings.share_context}
-    tasks = tuple(
-        encode_task(
-            shown_through(task, tokenizer), tokenizer, facts.max_positions, config.long,
-            limit=limit_of(config, task.name), **how,
-        )
-        for task in loaded
-    )  # fmt: skip
+        shown = shown_through(task, tokenizer)
+        limit = of_task(config.limit, task.name)
+        tasks.append(encode_task(shown, tokenizer, facts.max_positions, config.long, limit=limit, **how))
     manifest = build_manifest(facts, None if tokenizer is None else tokenizer.sha256, tasks, settings)
-    return Prepared(settings, manifest, tasks)
+    return Prepared(settings, manifest, tuple(tasks))
 
 
 def chat_of(tokenizer: Tokenizer | None) -> ChatTemplate:
@@ -298,7 +281,19 @@ def build_manifest(
         code_sha256=code_sha256(),
         model=facts.info,
         tokenizer_sha256=tokenizer_sha256,
-        tasks=tuple(_task_info(task) for task in encoded),
+        tasks=tuple(
+            TaskInfo(
+                **{name: getattr(each.task, name) for name in ("name", "split", "subset", "kind")},
+                rows=len(each.questions),
+                rows_available=each.task.source_rows,
+                limit=each.limit,
+                ids_sha256=ids_sha256(question.example.id for question in each.questions),
+                data_sha256=each.task.data_hash,
+                template_sha256=each.task.template_hash,
+                skipped=each.skipped,
+            )
+            for each in encoded
+        ),
         **same,
         dtypes=Dtypes(states=facts.info.dtype, readout=settings.readout_dtype),
         device=facts.device_name,
@@ -312,43 +307,27 @@ def build_manifest(
     )
 
 
-def _task_info(encoded: EncodedTask) -> TaskInfo:
-    task = encoded.task
-    return TaskInfo(
-        **{name: getattr(task, name) for name in ("name", "split", "subset", "kind")},
-        rows=len(encoded.questions),
-        rows_available=task.source_rows,
-        limit=encoded.limit,
-        ids_sha256=ids_sha256(question.example.id for question in encoded.questions),
-        data_sha256=task.data_hash,
-        template_sha256=task.template_hash,
-        skipped=encoded.skipped,
-    )
-
-
 def call_event(config: MeasureConfig) -> dict[str, Any]:
     """What the log keeps of the call: its arguments, from which a run's sources are found again.
 
     `model_args` stand in the manifest; rows given in Python are in the run itself.
     """
     found = {name: getattr(config, name) for name in config.arguments() if name != "model_args"}
-    found |= {name: _absolute(found[name]) for name in ("data_dir", "template", "tokenizer")}
-    found |= {"model": config.model_spec, "device": config.model_device, "folder": str(Path.cwd())}
+    for name in ("data_dir", "template", "tokenizer"):
+        given = found[name]
+        if isinstance(given, str):  # a path must hold in another folder; a hub name stays as it is
+            found[name] = os.path.abspath(given) if given and Path(given).exists() else given
+        elif given is not None:
+            found[name] = {"given": given.source}
+    found |= {"model": config.model_spec, "folder": str(Path.cwd())}
     found["tasks"] = [task if isinstance(task, str) else {"given": task.name} for task in config.tasks]
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in found.items()}
-
-
-def _absolute(given: Any) -> Any:
-    """A path that still holds in another folder; a hub name stays as it is; an object by its source."""
-    if given is None or isinstance(given, str):
-        return os.path.abspath(given) if given and Path(given).exists() else given
-    return {"given": given.source}
 
 
 def run_pending(engine: Engine, prepared: Prepared, writer: RunWriter, style: Style, notify: Notify) -> None:
     """Measure and store every unit that is not there yet."""
     saved = writer.saved()
-    stored, total = _counts(writer)
+    stored, total = writer.stored()
     done = stored + sum(map(len, saved.values()))
     said: set[str] = set()
     for line in writer.discarded:
@@ -374,7 +353,7 @@ def run_pending(engine: Engine, prepared: Prepared, writer: RunWriter, style: St
         stored_at, saved_batches, writing = time.monotonic(), 0, background.submit(lambda: None)
         for step in engine.run(prepared.given(writer.pending()), saved):
             if isinstance(step, MeasuredBatch):
-                shown.advance(step.questions, step.positions)
+                shown.count(step.questions, step.positions)
                 if step.begun is not None and time.monotonic() - stored_at >= SECONDS_BETWEEN_SAVES:
                     writing.result()
                     writing = background.submit(writer.save, step.begun.unit, step.begun.tables(saved_batches))
@@ -388,13 +367,3 @@ def run_pending(engine: Engine, prepared: Prepared, writer: RunWriter, style: St
             writing = background.submit(store, step, step.tables(saved_batches))
             stored_at, saved_batches = time.monotonic(), 0
         writing.result()
-
-
-def _counts(writer: RunWriter) -> tuple[int, int]:
-    """Questions of this process's share that are stored, and all of them."""
-    total = sum(unit.size for unit in writer.share)
-    return total - sum(unit.size for unit in writer.pending()), total
-
-
-def _ignore(line: str) -> None:
-    """Whoever gave no `notify` reads the run's log."""

@@ -11,7 +11,7 @@ Shapes: N reference tokens of a batch, n of a chunk, R sequences, S positions, D
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,8 @@ from torch import Tensor
 
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.readouts import CHUNK, LOGITS, Readout, UpdatePaths
-from loopscope.measuring.update import Columns, Layout, predicting
-from loopscope.models.exit_gate import exit_gate_of
-from loopscope.models.protocol import LoopedModel
+from loopscope.measuring.update import Columns, Layout
+from loopscope.models.protocol import ExitGate, exit_gate_of
 from loopscope.readout.blocks import blocks
 from loopscope.readout.softmax import Softmax, SoftmaxChange, likeliest
 from loopscope.store.schema import GAIN_SCALES, TRACE_COLUMNS, Level, ends_of
@@ -30,60 +29,36 @@ from loopscope.store.schema import GAIN_SCALES, TRACE_COLUMNS, Level, ends_of
 _STORED = {"float32": torch.float32, "int32": torch.int32}
 
 
-class StateObserver:
-    """Sees every state of a pass, and adds to its tables when all of them were seen."""
-
-    def see(self, depth: int, state_RSD: Tensor) -> None:
-        """Take note of a state; depths come in order, from 0."""
-
-    def see_update(self, transition: int, paths: UpdatePaths) -> None:
-        """Take note of an analysed update, after both its states."""
-
-    def finish(self, updates: Mapping[int, dict[str, Columns]]) -> Sequence[dict[str, Columns]]:
-        """Complete the tables of the updates, by transition, and return others."""
-        return ()
-
-
-class ExitGateTrace(StateObserver):
+class ExitGateTrace:
     """Where the exit policy of a model's gate would stop at each reference token.
 
     Published arithmetic is that of the states. The FP64 reconstruction runs the same policy on FP64 logits.
     """
 
-    def __init__(self, model: LoopedModel, layout: Layout, threshold: float | None) -> None:
-        gate = exit_gate_of(model)
-        assert gate is not None, "made for models with a gate"
+    def __init__(self, gate: ExitGate, layout: Layout, threshold: float | None) -> None:
         self._gate, self._threshold = gate, gate.threshold if threshold is None else threshold
         self._layout = layout
         self._published: list[Tensor] = []
         self._rebuilt: list[Tensor] = []
 
-    @property
-    def budget(self) -> int:
-        """The loops that the policy must see."""
-        return self._gate.budget
-
     def see(self, depth: int, state_RSD: Tensor) -> None:
         """Take note of the gate's logits; depths beyond the budget do not count."""
-        if 1 <= depth <= self.budget:
-            self._published.append(predicting(self._gate.logits(state_RSD, None), self._layout))
-            h_ND = predicting(state_RSD, self._layout)
+        if 1 <= depth <= self._gate.budget:
+            self._published.append(self._layout.predicting(self._gate.logits(state_RSD, None)))
+            h_ND = self._layout.predicting(state_RSD)
             self._rebuilt.append(self._gate.logits(h_ND[None], torch.float64)[0])
 
-    def finish(self, updates: Mapping[int, dict[str, Columns]]) -> Sequence[dict[str, Columns]]:
-        """Add the policy's decisions to the rows of `tokens`, once the whole budget was seen."""
-        if len(self._published) == self.budget:
-            compared_NT = self._gate.compared(self._published)
-            depths = {
-                "exit_depth": self._gate.exit_depth(compared_NT, self._threshold),
-                "exit_depth_fp64": self._gate.exit_depth(self._gate.compared(self._rebuilt), self._threshold),
-            }
-            # What the policy compares at t, an exit CDF or a confidence: 0 before the first loop, the last beyond T.
-            at_TN = [torch.zeros_like(compared_NT[..., 0]).double(), *compared_NT.double().unbind(-1)]
-            for transition, tables in updates.items():
-                at = min(ends_of(transition)[0], self.budget)
-                tables["tokens"].update(exit_cdf=at_TN[at], **depths)
-        return ()
+    def finish(self, updates: Mapping[int, dict[str, Columns]]) -> None:
+        """Add the policy's decisions to the rows of `tokens`, by transition, once the whole budget was seen."""
+        compared_NT = self._gate.compared(self._published)
+        depths = {
+            "exit_depth": self._gate.exit_depth(compared_NT, self._threshold),
+            "exit_depth_fp64": self._gate.exit_depth(self._gate.compared(self._rebuilt), self._threshold),
+        }
+        # What the policy compares at t, an exit CDF or a confidence: 0 before the first loop, the last beyond T.
+        at_TN = [torch.zeros_like(compared_NT[..., 0]).double(), *compared_NT.double().unbind(-1)]
+        for transition, tables in updates.items():
+            tables["tokens"].update(exit_cdf=at_TN[min(ends_of(transition)[0], self._gate.budget)], **depths)
 
 
 def token_identity(layout: Layout) -> Columns:
@@ -108,7 +83,7 @@ def token_identity(layout: Layout) -> Columns:
     }
 
 
-class Trace(StateObserver):
+class Trace:
     """The rows of `trace` of a batch."""
 
     def __init__(self, readout: Readout, layout: Layout, settings: MeasureConfig) -> None:
@@ -120,7 +95,7 @@ class Trace(StateObserver):
 
     def see(self, depth: int, state_RSD: Tensor) -> None:
         """Norms, angles, and what the logits give next to those of the depth before; nothing is read at depth 0."""
-        if depth > self._settings.deepest:
+        if depth > self._settings.depths[-1]:
             return
         if depth:
             self._found[depth] |= self._of_states(state_RSD) | self._of_logits(depth, state_RSD)
@@ -137,7 +112,7 @@ class Trace(StateObserver):
         return {name: torch.cat([columns[name] for columns in found]) for name in found[0]}
 
     def _of_states(self, state_RSD: Tensor) -> dict[str, Tensor]:
-        before_ND, h_ND = (_wide(predicting(state, self._layout)) for state in (self._before, state_RSD))
+        before_ND, h_ND = (_wide(self._layout.predicting(state)) for state in (self._before, state_RSD))
         step_before_ND, self._step_ND = self._step_ND, h_ND - before_ND
         found = {
             "state_norm": _norm(h_ND),
@@ -148,7 +123,7 @@ class Trace(StateObserver):
             found["acceleration"] = _norm(self._step_ND - step_before_ND)
             found["step_cosine"] = _cosine(self._step_ND, step_before_ND)
         if self._gate is not None:
-            found["gate"] = predicting(self._gate.logits(state_RSD, None), self._layout).sigmoid()
+            found["gate"] = self._layout.predicting(self._gate.logits(state_RSD, None)).sigmoid()
         return found
 
     def see_update(self, transition: int, paths: UpdatePaths) -> None:
@@ -156,7 +131,7 @@ class Trace(StateObserver):
         if self._settings.level is not Level.QUICK:
             self._found[transition + 1]["gains"] = paths.tokens.at_scales(list(GAIN_SCALES), 0)[0]
 
-    def finish(self, updates: Mapping[int, dict[str, Columns]]) -> Sequence[dict[str, Columns]]:
+    def finish(self) -> list[dict[str, Columns]]:
         """The columns of every depth, one row per reference token."""
         names = [q.example.id for q in self._layout.questions for _ in range(q.example.prediction_count)]
         identity = {**token_identity(self._layout), "example_id": np.asarray(names, dtype=object)}

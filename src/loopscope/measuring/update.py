@@ -23,15 +23,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from loopscope.measuring.batching import Question, groups_within
-from loopscope.models.batch import Batch
-from loopscope.models.packing import Packing
+from loopscope.models.batch import Batch, Packing
 from loopscope.models.protocol import Context
 from loopscope.path import scale_case
 from loopscope.readout.options import OptionGroups
@@ -51,97 +50,76 @@ def upload(arrays: Sequence[Any], device: torch.device) -> list[Tensor]:
     return [tensor[: numbers.size].reshape(numbers.shape) for tensor, numbers in zip(sent, whole, strict=True)]
 
 
-def pinned(packing: Packing, device: torch.device) -> Packing:
-    """The same packing in memory from which `Packing.to` does not wait for the device."""
-    if device.type != "cuda":
-        return packing
-    batch = _pinned(packing.batch)
-    sequences = batch if packing.sequences is packing.batch else _pinned(packing.sequences)
+def pinned(packing: Packing) -> Packing:
+    """The same packing in memory from which `Packing.to` does not wait for a GPU."""
+    batch = packing.batch.moved(Tensor.pin_memory)
+    sequences = batch if packing.sequences is packing.batch else packing.sequences.moved(Tensor.pin_memory)
     return Packing(batch, sequences, None if packing.place_RS is None else packing.place_RS.pin_memory())
-
-
-def _pinned(batch: Batch) -> Batch:
-    held: dict[str, Any] = {name: held.pin_memory() for name, held in vars(batch).items() if isinstance(held, Tensor)}
-    parts = None if batch.parts is None else batch.parts.moved(Tensor.pin_memory)
-    return dataclasses.replace(batch, **held, parts=parts)
 
 
 Columns: TypeAlias = dict[str, Any]
 """NumPy arrays (masked where null) or lists, all of one length; before that, tensors and `HostColumn`."""
 
 
-class HostColumn:
+class HostColumn(NamedTuple):
     """A column that is computed on the host, from the columns before it and from tensors of any length."""
 
-    def __init__(self, function: Callable[..., Any], *tensors: Tensor) -> None:
-        self.function, self.tensors = function, tensors
+    function: Callable[..., Any]
+    tensors: tuple[Tensor, ...] = ()
 
 
 class PendingColumns:
     """Columns whose tensors are being copied to the host.
 
     >>> import torch
-    >>> b = HostColumn(lambda columns, c: columns["a"] + c, torch.ones(2))
+    >>> b = HostColumn(lambda columns, c: columns["a"] + c, (torch.ones(2),))
     >>> (found,) = PendingColumns([{"a": torch.arange(2), "b": b}]).columns()
     >>> {name: values.tolist() for name, values in found.items()}
     {'a': [0, 1], 'b': [1.0, 2.0]}
     """
 
     def __init__(self, tables: Sequence[Columns]) -> None:
-        self._tables = tables
-        tensors = [tensor for table in tables for value in table.values() for tensor in _tensors(value)]
-        self._shapes = [tensor.shape for tensor in tensors]
-        by_dtype: dict[torch.dtype, list[int]] = {}
-        for index, tensor in enumerate(tensors):
-            by_dtype.setdefault(tensor.dtype, []).append(index)
-        self._copies = [
-            (places, _to_host(torch.cat([tensors[place].detach().reshape(-1) for place in places])))
-            for places in by_dtype.values()
+        self._tables = [
+            {
+                name: HostColumn(lambda _, array: array, (value,)) if isinstance(value, Tensor) else value
+                for name, value in t.items()
+            }
+            for t in tables
         ]
+        values = [value for table in self._tables for value in table.values() if isinstance(value, HostColumn)]
+        tensors = [tensor.detach() for value in values for tensor in value.tensors]
+        found: dict[int, np.ndarray[Any, Any]] = {}
+        for dtype in {tensor.dtype for tensor in tensors}:
+            places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            flat = torch.cat([tensors[place].reshape(-1) for place in places])
+            if flat.is_cuda:
+                flat = torch.empty(flat.shape, dtype=dtype, pin_memory=True).copy_(flat, non_blocking=True)
+            pieces = torch.split(flat, [tensors[place].numel() for place in places])
+            # Views: their numbers are there when the copy is.
+            found |= {
+                place: piece.numpy().reshape(tensors[place].shape) for place, piece in zip(places, pieces, strict=True)
+            }
+        self._arrays = [found[place] for place in range(len(tensors))]
         on_gpu = [tensor.device for tensor in tensors if tensor.is_cuda]
         self._done = torch.cuda.current_stream(on_gpu[0]).record_event() if on_gpu else None
 
-    def arrays(self) -> list[np.ndarray[Any, Any]]:
-        """The tensors as arrays, in order, when they are on the host."""
+    def is_finite(self) -> bool:
+        """Whether every number is finite, once some of `columns` are here."""
+        return all(np.isfinite(values).all() for values in self._arrays if values.dtype.kind == "f")
+
+    def columns(self) -> Iterator[Columns]:
+        """Table by table with arrays and lists only, when the numbers are on the host."""
         if self._done is not None:
             self._done.synchronize()
-        found: dict[int, np.ndarray[Any, Any]] = {}
-        for places, flat in self._copies:
-            pieces = torch.split(flat, [self._shapes[place].numel() for place in places])
-            found |= {
-                place: piece.numpy().reshape(self._shapes[place]) for place, piece in zip(places, pieces, strict=True)
-            }
-        return [found[place] for place in range(len(found))]
-
-    def is_finite(self) -> bool:
-        """Whether every number is finite, when they are on the host."""
-        return all(np.isfinite(values).all() for values in self.arrays() if values.dtype.kind == "f")
-
-    def columns(self) -> list[Columns]:
-        """The same with arrays and lists only, when the numbers are on the host."""
-        arrays = iter(self.arrays())
-        found: list[Columns] = []
+        arrays = iter(self._arrays)
         for table in self._tables:
             columns: Columns = {}
             for name, value in table.items():
-                given = [next(arrays) for _ in _tensors(value)]
-                columns[name] = (
-                    value.function(columns, *given) if isinstance(value, HostColumn) else (given or [value])[0]
-                )
-            found.append(columns)
-        return found
-
-
-def _tensors(value: Any) -> tuple[Tensor, ...]:
-    if isinstance(value, HostColumn):
-        return value.tensors
-    return (value,) if isinstance(value, Tensor) else ()
-
-
-def _to_host(flat: Tensor) -> Tensor:
-    if not flat.is_cuda:
-        return flat
-    return torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True).copy_(flat, non_blocking=True)
+                if isinstance(value, HostColumn):
+                    columns[name] = value.function(columns, *[next(arrays) for _ in value.tensors])
+                else:
+                    columns[name] = value
+            yield columns
 
 
 def array(values: Tensor) -> np.ndarray[Any, Any]:
@@ -236,30 +214,19 @@ class Layout:
         named: dict[str, Any] = dict(zip(_INDICES, tensors, strict=False))
         return cls(tuple(questions), batch.to(device), **named, options=options, counts=tuple(counts))
 
-    def context_of(self, rows: slice) -> Context | None:
-        """The context of some of its rows, where there is one."""
-        return None if self.context is None else self.context.rows(rows)
-
     @property
     def lengths(self) -> list[int]:
         """Tokens of each sequence, on the host."""
         return [len(sequence.token_ids) for question in self.questions for sequence in question.example.sequences]
 
-    def sequence_sum(self, values_N: Tensor) -> Tensor:
-        """Sum over the reference tokens of every sequence: [N, ...] → [R, ...]."""
-        return _ordered_sum(values_N, self.tokens_R)
+    def predicting(self, state_RSD: Tensor) -> Tensor:
+        """The states whose logits predict the reference tokens, [N, D]."""
+        row, place = self.positions_N2.unbind(1)
+        return state_RSD[row, place]
 
     def sequence_mean(self, values_N: Tensor) -> Tensor:
         """Mean over the reference tokens of every sequence: [N, ...] → [R, ...]."""
-        return self.sequence_sum(values_N) / _beside(self.tokens_R, values_N)
-
-    def question_sum(self, values_R: Tensor) -> Tensor:
-        """Sum over the sequences of every question: [R, ...] → [B, ...]."""
-        return _ordered_sum(values_R, self.sequences_B)
-
-    def question_mean(self, values_R: Tensor) -> Tensor:
-        """Mean over the sequences of every question: [R, ...] → [B, ...]."""
-        return self.question_sum(values_R) / _beside(self.sequences_B, values_R)
+        return ordered_mean(values_N, self.tokens_R)
 
     def question_largest(self, values_R: Tensor) -> Tensor:
         """The largest over the sequences of every question: [R] → [B]."""
@@ -267,7 +234,7 @@ class Layout:
         return found_B.scatter_reduce(0, self.question_R, values_R, "amax")
 
 
-def _ordered_sum(values: Tensor, lengths: Tensor) -> Tensor:
+def ordered_sum(values: Tensor, lengths: Tensor) -> Tensor:
     """Sums of consecutive segments, each added up in order: the same bits every time, on every device."""
     flat = values.reshape(values.shape[0], -1).contiguous()
     # Not asked to check the lengths, which are right by construction: it would wait for the device.
@@ -275,8 +242,10 @@ def _ordered_sum(values: Tensor, lengths: Tensor) -> Tensor:
     return summed.reshape(-1, *values.shape[1:])
 
 
-def _beside(counts: Tensor, values: Tensor) -> Tensor:
-    return counts.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
+def ordered_mean(values: Tensor, lengths: Tensor) -> Tensor:
+    """Means of consecutive segments: over the tokens of sequences, or the sequences of questions."""
+    summed = ordered_sum(values, lengths)
+    return summed / lengths.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
 
 
 @dataclass(frozen=True)
@@ -287,16 +256,12 @@ class Update:
     before_RSD: Tensor
     after_RSD: Tensor
 
-    def predicting(self) -> tuple[Tensor, Tensor]:
-        """H and H⁺ where the reference tokens are predicted, [N, D] each."""
-        return predicting(self.before_RSD, self.layout), predicting(self.after_RSD, self.layout)
-
     def groups(self, most: int, chosen: Sequence[int] | None = None) -> Iterator[Update]:
         """The chosen questions (all of them if left out), at most `most` reference tokens or one question at a time."""
         chosen = range(len(self.layout.questions)) if chosen is None else chosen
         counts = [self.layout.questions[index].example.prediction_count for index in chosen]
         for group in groups_within(counts, most):
-            yield self.some([chosen[place] for place in group])
+            yield self if len(group) == len(self.layout.questions) else self.some([chosen[place] for place in group])
 
     def some(self, chosen: Sequence[int]) -> Update:
         """The same update of the questions `chosen` alone, in rows as wide as these."""
@@ -309,12 +274,6 @@ class Update:
         context = None if layout.context is None else layout.context.rows(rows)
         of_some = Layout.of([layout.questions[i] for i in chosen], some, ids.device)
         return Update(dataclasses.replace(of_some, context=context), self.before_RSD[rows], self.after_RSD[rows])
-
-
-def predicting(state_RSD: Tensor, layout: Layout) -> Tensor:
-    """The states whose logits predict the reference tokens, [N, D]."""
-    row, place = layout.positions_N2.unbind(1)
-    return state_RSD[row, place]
 
 
 def predicted_scale(slope: Tensor, quadratic: Tensor) -> Tensor:
@@ -332,25 +291,20 @@ def predicted_scale(slope: Tensor, quadratic: Tensor) -> Tensor:
 
 def state_change(update: Update) -> tuple[Tensor, Tensor, Tensor]:
     """How far the update moved the states of each question: ‖D‖, relative and cosine change, float64 [B]."""
-    layout, norms_3RS = update.layout, squared_norms(update.before_RSD, update.after_RSD)
-    at_positions = torch.where(layout.batch.attention_mask, norms_3RS, 0.0)
-    norm_h, norm_plus, norm_d = layout.question_sum(at_positions.sum(-1).T).sqrt().unbind(1)
+    found = []
+    # A few rows at a time: what is made in between stays in the cache. D and squares are FP32, of float64 states FP64.
+    for h, h_plus in zip(torch.split(update.before_RSD, 8), torch.split(update.after_RSD, 8), strict=True):
+        a, b = (h, h_plus) if h.dtype == torch.float64 else (h.float(), h_plus.float())
+        found.append(torch.stack([(x * x).sum(-1, dtype=torch.float64) for x in (a, b, b - a)]))
+    at_positions = torch.where(update.layout.batch.attention_mask, torch.cat(found, 1), 0.0)
+    squares = ordered_sum(at_positions.sum(-1).T, update.layout.sequences_B)
+    norm_h, norm_plus, norm_d = squares.sqrt().unbind(1)
     both = norm_h * norm_plus
     # 1 − cos loses its digits for small angles; with unit vectors u and u⁺ it is ‖u − u⁺‖²/2, which does not:
     # ‖D‖² = (‖H‖ − ‖H⁺‖)² + 2 ‖H‖ ‖H⁺‖ (1 − cos).
     angular = (norm_d**2 - (norm_h - norm_plus) ** 2).clamp(min=0.0) / (2.0 * both)
     cosine = torch.where(both > 0, angular, torch.zeros_like(both))
     return norm_d, norm_d / (norm_h + 1e-12), cosine
-
-
-def squared_norms(h_RSD: Tensor, h_plus_RSD: Tensor) -> Tensor:
-    """‖H‖², ‖H⁺‖² and ‖D‖² of every position, float64 [3, R, S]; D and the squares are FP32, of float64 states FP64."""
-    found = []
-    # A few rows at a time: what is made in between stays in the cache.
-    for h, h_plus in zip(torch.split(h_RSD, 8), torch.split(h_plus_RSD, 8), strict=True):
-        a, b = (h, h_plus) if h.dtype == torch.float64 else (h.float(), h_plus.float())
-        found.append(torch.stack([(x * x).sum(-1, dtype=torch.float64) for x in (a, b, b - a)]))
-    return torch.cat(found, 1)
 
 
 def interpolated(h: Tensor, h_plus: Tensor, scale: Tensor) -> Tensor:

@@ -20,13 +20,14 @@ Shapes: R sequences, S positions, D hidden width.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -34,19 +35,16 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError, optional_text, setting, shown
-from loopscope.measuring.arguments import BatchPolicy, canonical, task_list
 from loopscope.measuring.batching import collate, plan_batches
-from loopscope.measuring.config import MeasureConfig
+from loopscope.measuring.config import BatchPolicy, MeasureConfig, canonical, task_list
 from loopscope.measuring.run import Prepared, prepare, run_config, tasks_first
 from loopscope.measuring.worker import LocalEngine
-from loopscope.models.exit_gate import ExitGate, exit_gate_of, state_at_exit
+from loopscope.models.batch import Packing
+from loopscope.models.families.decoder import SEED
 from loopscope.models.in_memory import ModelSpec, borrowed, is_factory
-from loopscope.models.initial_state import SEED
-from loopscope.models.packing import Packing
-from loopscope.models.protocol import LoopedModel
-from loopscope.models.registry import parse_name
+from loopscope.models.protocol import ExitGate, LoopedModel, exit_gate_of, state_at_exit
+from loopscope.models.registry import OBJECT, parse_name
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer
-from loopscope.models.user_models import OBJECT
 from loopscope.models.walk import Walk
 from loopscope.store.manifest import Difference, Manifest, differences
 from loopscope.store.run import StoredRun
@@ -128,25 +126,30 @@ def config_of(run: StoredRun, named: Named) -> MeasureConfig:
     unknown = [name for name in manifest.settings if name not in MeasureConfig.model_fields]
     if unknown:
         raise LoopscopeError(f"it was measured with {unknown[0]}, which this version of loopscope does not know")
+    tokenizer = called.get("tokenizer") if named.tokenizer is None else named.tokenizer
+    if isinstance(tokenizer, dict):
+        raise LoopscopeError(
+            f"the run was given {shown(str(tokenizer.get('given')))} as its tokenizer: name a file of it with"
+            f" {setting('tokenizer')}"
+        )
     batch, seed = manifest.batch, manifest.seeds.get("initial_state")
-    # What made the run's model, unless an object is given that is made already.
-    made = model is not None and not isinstance(model, str | os.PathLike) and not is_factory(model)
-    # Older manifests do not hold the arguments.
-    drawn = {"random_weights": True, "seed": manifest.seeds.get("random_weights", 0)}
-    stored_args = manifest.settings.get("model_args")
-    made_of: dict[str, Any] = drawn if manifest.model.random_weights else {}
-    args: dict[str, Any] = stored_args if isinstance(stored_args, dict) else made_of
+    args: Any = manifest.settings.get("model_args")
+    if not isinstance(args, dict):  # older manifests do not hold the arguments
+        drawn = {"random_weights": True, "seed": manifest.seeds.get("random_weights", 0)}
+        args = drawn if manifest.model.random_weights else {}
+    if model is not None and not isinstance(model, str | os.PathLike) and not is_factory(model):
+        args = {}  # what made the run's model, and this one is made already
     same = {name: getattr(manifest, name) for name in ("transitions", "depths", "level", "tokens", "paths")}
     given: dict[str, Any] = {
         **manifest.settings,
         **same,
         "interpolate": bool(manifest.settings.get("interpolate")),
         "model": _model(called, manifest) if model is None else model,
-        "model_args": {} if made else args,
+        "model_args": args,
         "device": named.device or ("cpu" if manifest.device.startswith("cpu") else "cuda"),
         "dtype": manifest.dtypes.states,
         "readout_dtype": manifest.dtypes.readout,
-        "tokenizer": _tokenizer(called.get("tokenizer"), named.tokenizer),
+        "tokenizer": tokenizer if isinstance(tokenizer, str | None) else load_tokenizer(tokenizer),
         # Older manifests name the usual seed for models that draw no state.
         "initial_seed": None if seed == SEED else seed,
         "allow_code": model is not None,
@@ -195,30 +198,18 @@ def _tasks(run: StoredRun, called: Mapping[str, Any], named: Named) -> tuple[Any
     found: list[Any] = []
     for spec in called.get("tasks") or [f"{task.name}:{task.subset or task.split}" for task in run.manifest.tasks]:
         name = spec["given"] if isinstance(spec, dict) else canonical(spec)
-        if name in by_name:
-            found.append(by_name.pop(name))
-        elif isinstance(spec, dict):
+        if name not in by_name and isinstance(spec, dict):
             raise NotNamedError(f"its task {shown(name)} was given in Python: run.verify(tasks=[task]) takes it")
-        elif is_task_file(spec):
+        if name not in by_name and is_task_file(spec):
             raise NotNamedError(
                 f"its task {shown(name)} comes from a file, which is followed only where you name it:"
                 f" {setting('tasks', spec)}"
             )
-        else:
-            found.append(spec)
+        found.append(by_name.pop(name, spec))
     if by_name:
         there = ", ".join(task.name for task in run.manifest.tasks)
         raise LoopscopeError(f"{setting('tasks')} names {shown(next(iter(by_name)))}: the run has {there}")
     return tuple(found)
-
-
-def _tokenizer(called: Any, given: Any) -> Any:
-    if given is None and isinstance(called, dict):
-        raise LoopscopeError(
-            f"the run was given {shown(str(called.get('given')))} as its tokenizer: name a file of it with"
-            f" {setting('tokenizer')}"
-        )
-    return called if given is None else given if isinstance(given, str) else load_tokenizer(given)
 
 
 @dataclass(frozen=True)
@@ -288,25 +279,13 @@ def _sample(run: StoredRun, named: Named, scratch: str) -> Replayed:
         keys = [name for name in _KEYS if name in table.names]
         stored, measured = lazy.collect().sort(keys), again.read(table.name).sort(keys)
         for name in (name for name in stored.columns if name in (*_EXACT, *_NUMBERS)):
-            if problem := _difference(stored[name], measured[name], None if name in _EXACT else tolerance):
-                findings.append(Finding("replay", f"{table.name}.{name}", problem))
-        if table.name == "depths":
-            utilities.cells(stored["utility"], measured["utility"], "depths.utility")
+            gap = Gap.of(stored[name], measured[name])
+            if gap.differing and not (name in _NUMBERS and gap.relative <= tolerance):
+                how = "other values" if gap.largest is None else f"a difference of {gap.largest:.3g}"
+                findings.append(Finding("replay", f"{table.name}.{name}", how))
+            if (table.name, name) == ("depths", "utility"):
+                utilities.add(gap, "depths.utility")
     return Replayed(tuple(findings), (utilities.comparison,))
-
-
-def _difference(old: pl.Series, new: pl.Series, tolerance: float | None) -> str | None:
-    """How a column differs by more than it may; None where it does not."""
-    if tolerance is None:
-        return None if old.equals(new) else "other values"
-    old, new = (each.explode() if each.dtype == pl.List else each for each in (old, new))
-    if len(old) != len(new) or not old.is_null().equals(new.is_null()):
-        return "other rows, or other cells are empty"
-    gap = (new - old).abs().fill_null(0.0)
-    worst = (gap / (1.0 + old.abs().fill_null(0.0))).arg_max()
-    if worst is None or gap[worst] <= tolerance * (1.0 + abs(old[worst] or 0.0)):
-        return None
-    return f"{new[worst]!r} instead of {old[worst]!r}"
 
 
 @torch.no_grad()
@@ -314,7 +293,7 @@ def _everything(run: StoredRun, named: Named, scratch: str) -> Replayed:
     sources = Sources.of(run, named)
     config, model, gate = sources.config, sources.model, exit_gate_of(sources.model)
     loops = model.trained_depth if gate is None else gate.budget
-    further = max(config.deepest, loops + 1)
+    further = max(config.depths[-1], loops + 1)
     prefix = Tally(f"the first {loops} loops, alone and on the way to {further}", "batches")
     chosen = "the states that the exit gate selects" if gate else f"the states at depth {loops}"
     selects, utilities = Tally(chosen, "batches"), Tally(UTILITIES)
@@ -322,12 +301,12 @@ def _everything(run: StoredRun, named: Named, scratch: str) -> Replayed:
         for number, batch in enumerate(plan_batches(questions, config.batch)):
             where, packing = f"unit {unit.name}, batch {number}", collate(batch, config.batch).to(model.device)
             states, alone = (walked(model, packing, loops, last) for last in (further, loops))
-            prefix.states(zip(states, alone, strict=True), where)
+            prefix.add(Gap.of_states(states, alone), where)
             pair = states[-1], alone[-1]
             if gate is not None:
                 limit = gate.threshold if config.exit_threshold is None else config.exit_threshold
                 pair = selected(gate, limit, states), acted(gate, limit, alone)
-            selects.states([pair], where)
+            selects.add(Gap.of_states(pair[:1], pair[1:]), where)
     again = StoredRun(run_config(config, scratch))
     tallies = [prefix, selects, utilities]
     for table in run.manifest.tables():
@@ -335,9 +314,10 @@ def _everything(run: StoredRun, named: Named, scratch: str) -> Replayed:
         for unit in run.units:
             old, new = (pl.DataFrame(each.read_shard(table.name, unit)) for each in (run, again))
             for name in table.names:
-                tallies[-1].cells(old[name], new[name], f"unit {unit.name}, {table.name}.{name}")
-            if table.name == "depths":
-                utilities.cells(old["utility"], new["utility"], f"unit {unit.name}")
+                gap = Gap.of(old[name], new[name])
+                tallies[-1].add(gap, f"unit {unit.name}, {table.name}.{name}")
+                if (table.name, name) == ("depths", "utility"):
+                    utilities.add(gap, f"unit {unit.name}")
     comparisons = tuple(tally.comparison for tally in tallies)
     other = "; ".join(map(str, sources.differences[:3]))
     why = f"; not as it was: {other}" if other else ""
@@ -345,43 +325,63 @@ def _everything(run: StoredRun, named: Named, scratch: str) -> Replayed:
     return Replayed(findings, comparisons, whole=True)
 
 
-class Tally:
-    """Pairs that should be the same bits, and how many are not."""
+class Gap(NamedTuple):
+    """How what should be the same bits differs.
 
-    def __init__(self, what: str, of: Literal["batches", "values"] = "values") -> None:
-        self.comparison = Comparison(what=what, of=of, compared=0, differing=0, largest=0.0)
+    Attributes:
+        compared: how many pairs.
+        differing: how many of them are not the same.
+        largest: the largest difference; None where shapes or empty cells differ.
+        relative: the largest |difference| / (1 + |value|).
+    """
 
-    def add(self, compared: int, differing: int, largest: float | None, where: str) -> None:
-        """More pairs, and the largest difference among them; None where they have other shapes or empty cells."""
-        before = self.comparison
-        known = None if largest is None or before.largest is None else max(before.largest, largest)
-        first = before.first or (where if differing else None)
-        counts = {"compared": before.compared + compared, "differing": before.differing + differing}
-        self.comparison = before.model_copy(update={**counts, "largest": known, "first": first})
+    compared: int
+    differing: int
+    largest: float | None = 0.0
+    relative: float = math.inf
 
-    def states(self, pairs: Iterable[tuple[Tensor, Tensor]], where: str) -> None:
-        """The states of one batch, which counts once."""
-        gaps = []
-        for old, new in pairs:
-            if not torch.equal(*(tensor.contiguous().view(-1).view(torch.uint8) for tensor in (old, new))):
-                gaps.append(float((new.double() - old.double()).abs().max()))
-        self.add(1, bool(gaps), max(gaps, default=0.0), where)
-
-    def cells(self, old: pl.Series, new: pl.Series, where: str) -> None:
-        """A column of a table, list elements one by one."""
+    @classmethod
+    def of(cls, old: pl.Series, new: pl.Series) -> Gap:
+        """Of a column of a table, list elements one by one."""
         alike = old.is_null().equals(new.is_null())
         if old.dtype == pl.List:
             old, new = (each.drop_nulls().explode() for each in (old, new))
         count = max(len(old), len(new))
         if not alike or len(old) != len(new) or not old.is_null().equals(new.is_null()):
-            self.add(count, count, None, where)
-        elif old.dtype.is_float():
-            one, other = (each.drop_nulls().to_numpy() for each in (old, new))
-            bits = np.int64 if one.dtype.itemsize == 8 else np.int32
-            differing = int(np.count_nonzero(one.view(bits) != other.view(bits)))
-            self.add(count, differing, float(np.abs(other.astype(np.float64) - one).max()) if differing else 0.0, where)
-        else:
-            self.add(count, count - int((old == new).sum()) - old.null_count(), 0.0, where)
+            return cls(count, count, None)
+        if not old.dtype.is_float():
+            return cls(count, count - int((old == new).sum()) - old.null_count())
+        one, other = (each.drop_nulls().to_numpy() for each in (old, new))
+        bits = np.int64 if one.dtype.itemsize == 8 else np.int32
+        differing = int(np.count_nonzero(one.view(bits) != other.view(bits)))
+        if not differing:
+            return cls(count, 0, 0.0, 0.0)
+        gaps = np.abs(other.astype(np.float64) - one)
+        return cls(count, differing, float(gaps.max()), float((gaps / (1.0 + np.abs(one))).max()))
+
+    @classmethod
+    def of_states(cls, old: Sequence[Tensor], new: Sequence[Tensor]) -> Gap:
+        """Of the states of one batch, which counts once."""
+        pairs = [(one.contiguous(), other.contiguous()) for one, other in zip(old, new, strict=True)]
+        same = all(
+            torch.equal(one.view(-1).view(torch.uint8), other.view(-1).view(torch.uint8)) for one, other in pairs
+        )
+        return cls(1, int(not same), max(float((other.double() - one.double()).abs().max()) for one, other in pairs))
+
+
+class Tally:
+    """What was compared so far, and how many pairs are not the same bits."""
+
+    def __init__(self, what: str, of: Literal["batches", "values"] = "values") -> None:
+        self.comparison = Comparison(what=what, of=of, compared=0, differing=0, largest=0.0)
+
+    def add(self, gap: Gap, where: str) -> None:
+        """More pairs, and where they are."""
+        old = self.comparison
+        known = None if gap.largest is None or old.largest is None else max(old.largest, gap.largest)
+        counts = {"compared": old.compared + gap.compared, "differing": old.differing + gap.differing}
+        first = old.first or (where if gap.differing else None)
+        self.comparison = old.model_copy(update={**counts, "largest": known, "first": first})
 
 
 def walked(model: LoopedModel, packing: Packing, loops: int, further: int) -> list[Tensor]:

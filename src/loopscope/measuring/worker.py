@@ -17,31 +17,29 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
-from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.batch_pass import BatchPass
+from loopscope.errors import LoopscopeError, setting, user_code
+from loopscope.measuring.batch_pass import BatchPass, Tables
 from loopscope.measuring.batching import Question, example_columns, padded_tokens, plan_batches, shrunk
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.model_check import before_a_pass, checked
-from loopscope.measuring.producers import Tables
 from loopscope.measuring.update import stacked
-from loopscope.models.families.config import FamilyConfig
+from loopscope.models.families import FamilyConfig
+from loopscope.models.families.decoder import InitialState, Rule
 from loopscope.models.in_memory import model_identity
-from loopscope.models.initial_state import InitialState, Rule
 from loopscope.models.layers.attention import runs_unpadded
 from loopscope.models.load import card_of, load_model
 from loopscope.models.protocol import LoopedModel
+from loopscope.models.registry import OBJECT
 from loopscope.models.tokenizer import Tokenizer, load_tokenizer, no_tokenizer
-from loopscope.models.user_models import OBJECT
 from loopscope.models.walk import forget_recorded_steps
 from loopscope.readout.checks import is_out_of_memory
 from loopscope.store.manifest import ModelInfo, WorkUnit
-from loopscope.user_code import user_code
 
 
 def load_configured_model(config: MeasureConfig) -> LoopedModel:
     """The model, with the initial state that was asked for."""
     how: Any = {"dtype": config.dtype, "allow_code": config.allow_code}
-    model = load_model(config.model, model_args=config.model_args, device=config.model_device, **how)
+    model = load_model(config.model, model_args=config.model_args, device=config.device, **how)
     drawn = getattr(model, "initial_state", None)
     if not isinstance(drawn, InitialState):
         for name in ("initial_state", "initial_seed"):
@@ -68,7 +66,7 @@ def load_configured_tokenizer(config: MeasureConfig, model: object = None) -> To
     attached = getattr(model, "tokenizer", None)
     if attached is not None:
         return load_tokenizer(attached)
-    if config.model_in_memory is None:
+    if isinstance(config.model, str):
         return load_tokenizer(config.model)
     checkpoint = getattr(getattr(model, "card", None), "checkpoint", None)
     if checkpoint is None:
@@ -108,7 +106,8 @@ class ModelFacts:
 
     def settled(self, config: MeasureConfig) -> MeasureConfig:
         """The settings with the updates that are meant where none are named, and with batches that suit the model."""
-        return config.beyond(self.info.trained_depth, self.info.name).on(self.device_type, unpadded=self.unpadded)
+        found = config.beyond(self.info.trained_depth, self.info.name)
+        return found.model_copy(update={"batch": config.batch.on(self.device_type, unpadded=self.unpadded)})
 
 
 def facts_of(model: LoopedModel) -> ModelFacts:
@@ -138,8 +137,8 @@ def facts_of(model: LoopedModel) -> ModelFacts:
         device_type=device.type,
         device_name=torch.cuda.get_device_name(device) if on_gpu else f"{device.type} ({platform.machine()})",
         seeds=seeds,
-        shares_context=bool(getattr(model, "shares_context", False)),
-        trained_clock=card.trained_clock,
+        shares_context=bool(getattr(model, "unpadded", False)),
+        trained_clock=getattr(model, "trained_clock", None),
         args=card.args,
         initial_state=None if drawn is None else drawn.rule,
         unpadded=runs_unpadded(model),
@@ -218,7 +217,8 @@ class Worker:
             left = ([question for question in batch if question.row not in skipped] for batch in planned)
             waiting = deque(batch for batch in left if batch)
             while waiting:
-                waiting = deque(shrunk(waiting, self._ceiling))
+                if self._ceiling is not None:
+                    waiting = deque(shrunk(waiting, self._ceiling))
                 batch = waiting.popleft()
                 with user_code(f"{self._model.name} on a batch of {len(batch)}"):
                     now = _InFlight(unit, batch, self._launch(batch), last=not waiting)
@@ -307,6 +307,3 @@ class LocalEngine(Worker):
             checked(self.model, before_a_pass(settings.level, settings.readout_dtype)).require()
         self.tokenizer = load_configured_tokenizer(config, self.model)
         super().__init__(self.model, settings)
-
-    def close(self) -> None:
-        """Nothing to give back."""

@@ -30,8 +30,9 @@ LARGEST_JSON = 100_000_000
 """Bytes of a configuration or an index; the largest published ones have a tenth."""
 MOST_LOOPS = 1_000_000
 """Trained depth."""
+DESCRIPTION = (CONFIG, INDEX)
 _SHARD = re.compile(r"\w[\w.-]{0,240}\.safetensors", re.ASCII)
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     *(CONFIG, TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
     *("tokenizer.model", "spiece.model", "*.tiktoken", "vocab.json", "merges.txt", "tokenizer/*"),
 )
@@ -174,29 +175,22 @@ def _opened(path: Path, framework: str) -> Iterator[Any]:
         ) from None
 
 
-def fetch_description(repo_id: str, revision: str | None, *, offline: bool | None) -> Path:
-    """The hub's config.json and, for shards, their index; no weights travel. The folder's name is the commit."""
-    return _fetch(repo_id, revision, [CONFIG, INDEX], offline)
-
-
 def fetch_weights(repo_id: str, description: Path, *, offline: bool | None) -> None:
     """The weights that belong to a description, into its folder."""
     index = description / INDEX
     names = sorted(set(index_shards(index).values())) if index.is_file() else [WEIGHTS]
     if all((description / name).is_file() for name in names):
         return
-    _fetch(repo_id, description.name, names, offline)
+    fetch(repo_id, description.name, names, offline=offline)
     if not (description / names[0]).is_file():
         raise no_weights(repo_id)
 
 
-def fetch_tokenizer(repo_id: str, revision: str | None, *, offline: bool | None) -> Path:
-    """The folder with the tokenizer's files."""
-    return _fetch(repo_id, revision, _TOKENIZER_FILES, offline)
+def fetch(repo_id: str, revision: str | None, patterns: Sequence[str], *, offline: bool | None) -> Path:
+    """The folder of a commit in the hub's cache, with the files of some patterns as far as the repository has them.
 
-
-def _fetch(repo_id: str, revision: str | None, patterns: Sequence[str], offline: bool | None) -> Path:
-    """The folder of a commit in the hub's cache, with the files of some patterns as far as the repository has them."""
+    `DESCRIPTION` is what is looked at before any weights travel. The folder's name is the commit.
+    """
     from huggingface_hub import constants, errors, snapshot_download
 
     place, cache = constants.ENDPOINT, constants.HF_HUB_CACHE

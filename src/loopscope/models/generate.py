@@ -26,7 +26,7 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.positions import KeyValueCache
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, asks
 
@@ -123,7 +123,7 @@ def generate(
         impl: "cached", "reference", or "auto": cached where the model can.
         ends: called with the new tokens of a row after each, says whether the row ends with them.
     """
-    plan = GenerationPlan.of(model, prompts, max_new_tokens, depth, eos_ids, source_rows)
+    plan = GenerationPlan(model, prompts, max_new_tokens, depth, eos_ids, source_rows)
     return continue_rows(plan, plain_logits(model, plan, impl), sampler, ends)
 
 
@@ -134,13 +134,12 @@ NextLogits = Callable[[list[list[int]]], Tensor]
 def can_cache(model: LoopedModel) -> bool:
     """Whether a model continues from kept keys and values.
 
-    Its `embed(batch, cache)` embeds new positions, given in `batch.position_ids`, `step` asks for its `depth`, because
-    every loop has keys of its own, and `readout_cached(state, context, positions)` gives logits of new positions.
+    Its `embed(batch, cache)` embeds new positions, given in `batch.position_ids`, every loop of its `step` has keys of
+    its own, and `readout_cached(state, context, positions)` gives logits of new positions.
     """
-    return asks(model.embed, "cache") and asks(model.step, "depth") and hasattr(model, "readout_cached")
+    return asks(model.embed, "cache") and hasattr(model, "readout_cached")
 
 
-@dataclass(frozen=True)
 class GenerationPlan:
     """What is to be continued, checked.
 
@@ -150,47 +149,38 @@ class GenerationPlan:
         depth: loops per token.
         stops: end-of-sequence ids.
         source_rows: what seeds a drawn initial state.
-        initial_BSD: the drawn states of all positions that there may be; None for families that draw none.
+        width: the most positions that a row may have.
+        initial_BSD: the drawn states of all these positions; None for families that draw none.
     """
 
-    prompts: list[list[int]]
-    limit: int
-    depth: int
-    stops: frozenset[int]
-    source_rows: Sequence[int] | None
-    initial_BSD: Tensor | None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         model: LoopedModel,
         prompts: Sequence[Sequence[int]],
         max_new_tokens: int,
         depth: int | None,
         eos_ids: Sequence[int] | None,
         source_rows: Sequence[int] | None,
-    ) -> GenerationPlan:
-        """What a caller asks for; what cannot be done is refused."""
+    ) -> None:
         depth = model.trained_depth if depth is None else depth
         if depth is None:
             raise LoopscopeError(f"{model.name} does not say for how many loops it was trained: give depth=")
         if depth < 0 or max_new_tokens < 1:
             raise LoopscopeError(f"depth {depth} and max_new_tokens {max_new_tokens} must be at least 0 and 1")
-        batch = Batch.from_rows(prompts, source_rows=source_rows)
-        width = batch.input_ids.shape[1] + max_new_tokens
-        limit = getattr(model, "max_positions", None)
-        if limit is not None and width > limit:
+        self.prompts, self.limit, self.depth = [list(prompt) for prompt in prompts], max_new_tokens, depth
+        self.stops = frozenset(getattr(model, "eos_ids", ()) if eos_ids is None else eos_ids)
+        self.source_rows = source_rows
+        self.width = Batch.from_rows(prompts, source_rows=source_rows).input_ids.shape[1] + max_new_tokens
+        most = getattr(model, "max_positions", None)
+        if most is not None and self.width > most:
             raise LoopscopeError(
-                f"prompt and continuation need {width} positions but {model.name} has {limit}; lower max_new_tokens"
+                f"prompt and continuation need {self.width} positions but {model.name} has {most}; lower max_new_tokens"
             )
-        stops = frozenset(getattr(model, "eos_ids", ()) if eos_ids is None else eos_ids)
-        initial = _drawn_states(model, batch, width)
-        return cls([list(prompt) for prompt in prompts], max_new_tokens, depth, stops, source_rows, initial)
-
-    @property
-    def width(self) -> int:
-        """The most positions that a row may have."""
-        return max(len(prompt) for prompt in self.prompts) + self.limit
+        self.initial_BSD: Tensor | None = None
+        draw = getattr(model, "draw_initial_state", None)
+        if draw is not None and getattr(model, "draws", True):
+            rows = [0] * len(prompts) if source_rows is None else list(source_rows)
+            self.initial_BSD = draw(rows, [self.width] * len(prompts), self.width).cpu()
 
     def whole(self, rows: list[list[int]]) -> Batch:
         """The rows so far as one batch."""
@@ -256,20 +246,9 @@ def plain_logits(model: LoopedModel, plan: GenerationPlan, impl: Literal["auto",
     def continued(rows: list[list[int]]) -> Tensor:
         batch, last = plan.new_positions(rows, cache)
         context = cached_model.embed(batch, cache)
-        logits: Tensor = cached_model.readout_cached(Walk(model, context).to(plan.depth).state, context, last)
-        return logits
+        return cast(Tensor, cached_model.readout_cached(Walk(model, context).to(plan.depth).state, context, last))
 
     return whole if impl == "reference" or not can_cache(model) else continued
-
-
-def _drawn_states(model: LoopedModel, batch: Batch, width: int) -> Tensor | None:
-    draw = getattr(model, "draw_initial_state", None)
-    if draw is None or not getattr(model, "draws", True):
-        return None
-    count = batch.input_ids.shape[0]
-    rows = list(batch.source_rows) if batch.source_rows is not None else [0] * count
-    drawn: Tensor = draw(rows, [width] * count, width)
-    return drawn.cpu()
 
 
 def last_positions(rows: list[list[int]]) -> Tensor:

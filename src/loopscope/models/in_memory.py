@@ -17,7 +17,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
@@ -27,9 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.models.base import LoopedModule
-from loopscope.models.protocol import LoopedModel
-from loopscope.models.user_models import FILE_MODULE, OBJECT, built, names_code, require_model
+from loopscope.models.protocol import LoopedModel, LoopedModule
+from loopscope.models.registry import FILE_MODULE, OBJECT, built, names_code, require_model
 
 ModelSpec: TypeAlias = str | os.PathLike[str] | LoopedModel | Callable[..., LoopedModel]
 """What names a model, is one, or makes one."""
@@ -53,22 +52,13 @@ def spec_of(given: Any) -> str:
     A function of a module that can be imported is found again by its name, `package.module:build`.
     """
     held = given if is_factory(given) and hasattr(given, "__qualname__") else type(given)
-    found = f"{held.__module__}:{held.__qualname__}"
-    if held is given and names_code(found) and _is_importable(held):
-        return found
-    return f"{OBJECT}{held.__module__}.{held.__qualname__}"
-
-
-def _is_importable(held: Any) -> bool:
-    """Whether its module was imported by its name and holds it under its own."""
-    spec = getattr(sys.modules.get(held.__module__), "__spec__", None)
-    if held.__module__ == "__main__" or spec is None or spec.name != held.__module__:
-        return False
-    try:
-        found = operator.attrgetter(held.__qualname__)(sys.modules[held.__module__])
-    except AttributeError:
-        return False
-    return found is held and not held.__module__.startswith(FILE_MODULE)
+    module, name = held.__module__, held.__qualname__
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    if held is given and spec is not None and spec.name == module and not module.startswith((FILE_MODULE, "__main__")):
+        with suppress(AttributeError):
+            if operator.attrgetter(name)(sys.modules[module]) is held and names_code(f"{module}:{name}"):
+                return f"{module}:{name}"
+    return f"{OBJECT}{module}.{name}"
 
 
 def taken(given: Any, args: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None) -> LoopedModel:
@@ -99,8 +89,7 @@ def borrowed(given: object) -> Iterator[None]:
     """An object in evaluation mode with frozen weights; afterwards mode and weights are as they were, also if moved."""
     modules = list(given.modules()) if isinstance(given, nn.Module) else []
     places: list[dict[str, Any]] = [place for module in modules for place in (module._parameters, module._buffers)]
-    entries = [(place, name, tensor) for place in places for name, tensor in place.items() if tensor is not None]
-    held = [(place, name, tensor, tensor.data) for place, name, tensor in entries]
+    held = [(place, name, x, x.data) for place in places for name, x in place.items() if x is not None]
     drawn = getattr(given, "initial_state", None)
     try:
         with evaluating(given):
@@ -108,17 +97,15 @@ def borrowed(given: object) -> Iterator[None]:
     finally:
         if drawn is not None:
             given.initial_state = drawn  # type: ignore[attr-defined]
-        if any(_is_moved(place.get(name), value) for place, name, _, value in held):
+        now = [place.get(name) for place, name, _, _ in held]
+        before = [(value.dtype, value.device) for *_, value in held]
+        if any(x is not None and (x.dtype, x.device) != was for x, was in zip(now, before, strict=True)):
             # A cast back would keep the rounding of the cast before it.
             for place, name, tensor, value in held:
                 tensor.data = value
                 place[name] = tensor
             if isinstance(given, LoopedModule) and given.prepared:
                 given.prepare()
-
-
-def _is_moved(now: Tensor | None, before: Tensor) -> bool:
-    return now is not None and (now.dtype, now.device) != (before.dtype, before.device)
 
 
 @contextmanager

@@ -2,14 +2,27 @@
 
 Options of a checkpoint are `model_args`: `loop="10-20"` (the layers to loop, of a model that is not looped),
 `random_weights` and `seed`, and what its family lets one choose (`loopscope models` lists it).
+
+The model arrives on the meta device. Names and shapes are compared first, and bytes copied only if all agree: a
+checkpoint that does not fit costs no memory and leaves nothing half loaded. Values are not inspected: a checkpoint that
+holds NaN loads, and its measurements will say so. Parameters own their memory afterwards: a checkpoint that is
+overwritten during a run cannot change the weights under it.
+
+Random weights size a run before a checkpoint is at hand. Every matrix is drawn with standard deviation 1/√(fan-in),
+which keeps a normed input's scale, embeddings as the families initialise them, norms are one and biases zero: states
+stay finite at any depth and in any dtype, and logits are of order one. An adapter that joins a state with the input
+counts the state for less (`CALM`), so that a loop comes to rest as a trained one does. The numbers mean nothing: the
+model's name says so, `model.is_random` and `ModelCard.random`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,22 +30,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
 from loopscope.errors import LARGEST_SEED, LoopscopeError, setting, shown, switch, text, whole
-from loopscope.models.checkpoint import fetch_description, fetch_weights, open_checkpoint, read_config, stored_names
+from loopscope.models.checkpoint import (
+    DESCRIPTION,
+    TensorEntry,
+    fetch,
+    fetch_weights,
+    open_checkpoint,
+    read_config,
+    stored_names,
+)
 from loopscope.models.families import architecture_of, build_model, check_architecture, detect_family
+from loopscope.models.families.layer_loop import ARCHITECTURES
 from loopscope.models.in_memory import ModelSpec, spec_of, taken
-from loopscope.models.registry import RUN_DTYPE, Source, parse_name
-from loopscope.models.user_models import built, load_code, load_entry_point, model_arguments, user_models
-from loopscope.models.weights import fill_randomly, load_tensors, main_dtype, match_tensors
+from loopscope.models.layers.blocks import OffsetNorm
+from loopscope.models.registry import RUN_DTYPE, Published, Source, built, load_code, model_arguments, parse_name
 
 if TYPE_CHECKING:
-    from loopscope.models.base import LoopedModule
-    from loopscope.models.protocol import LoopedModel
+    from loopscope.models.protocol import LoopedModel, LoopedModule
 
 
 DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
 _ABBREVIATIONS = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
+_STORED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+CALM = 0.15
+"""Of the state's half of an adapter: after 19 steps an update of Huginn's size changes states by about a hundredth."""
+# The usual width of a fresh embedding where the configuration does not say (Ouro, Llama).
+_EMBEDDING_STD = 0.02
 
 
 @dataclass(frozen=True)
@@ -44,15 +70,12 @@ class ModelCard:
         name: what tables call it.
         family: "ouro", "huginn", …
         kind: hub, folder, embedded, random, entry point, code or object.
-        location: the hub name, the folder, the entry point or where the code is.
+        location: the hub name, the folder, or where the code is.
         dtype: the dtype it was loaded in.
-        device: where it was loaded to.
         parameters: unique parameters.
         trained_depth: the number of loops it was trained for.
         boundary: where the state is taken.
         revision: the full commit hash, for a hub model.
-        stored_dtype: the dtype of most of the checkpoint's bytes; None without a checkpoint.
-        trained_clock: steps after which a step that knows its time leaves what it was trained for; else None.
         random: whether the weights are random.
         seed: the seed of random weights.
         files: what was read.
@@ -67,13 +90,10 @@ class ModelCard:
     kind: str
     location: str
     dtype: str
-    device: str
     parameters: int
     trained_depth: int
     boundary: str
     revision: str | None = None
-    stored_dtype: str | None = None
-    trained_clock: int | None = None
     random: bool = False
     seed: int | None = None
     files: tuple[Path, ...] = ()
@@ -88,7 +108,11 @@ class ModelCard:
     @cached_property
     def sha256(self) -> dict[str, str]:
         """The hash of every file read, by file name; computed when first asked for, since it reads them all."""
-        return {path.name: _hash(path) for path in self.files}
+        found = {}
+        for path in self.files:
+            with path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        return found
 
 
 def card_of(model: LoopedModel) -> ModelCard:
@@ -135,117 +159,84 @@ def load_model(
         return _from_checkpoint(source, args, place, wanted, offline)
     if not allow_code:
         raise LoopscopeError(f"{shown(spec)} is code, which runs only where you name it: {setting('model', spec)}")
-    point = user_models().get(source.location)
-    factory = load_code(source.location) if point is None else load_entry_point(point)
-    return _with_card(built(factory, source.location, args, place, wanted), source, kind=source.kind, args=args)
+    model = built(load_code(source.location), source.name, args, place, wanted)
+    return _with_card(model, source, kind=source.kind, args=args)
 
 
 def _from_checkpoint(
     source: Source, args: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, offline: bool | None
 ) -> LoopedModel:
     """The model of a folder, of the hub, or of a configuration with random weights."""
-    chosen = dict(args)
+    chosen, published = dict(args), source.published
     random, seed = switch("random_weights", chosen.pop("random_weights", False)), chosen.pop("seed", 0)
     whole("seed", seed, -LARGEST_SEED, LARGEST_SEED)
-    dtype = find_dtype(RUN_DTYPE) if dtype is None and source.published is not None else dtype
+    dtype = find_dtype(RUN_DTYPE) if dtype is None and published is not None else dtype
+    facts: dict[str, Any] = {"kind": source.kind, "args": args}
     with _naming(source.name if source.kind == "embedded" else source.location):
+        folder = Path(source.location)
+        if source.kind == "hub" and not (random and published is not None):
+            folder = fetch(source.location, source.revision, DESCRIPTION, offline=offline)
+            facts["revision"] = folder.name
         if random:
-            model, facts = _drawn(source, chosen, device, dtype, offline, seed)
+            facts |= {"kind": "random", "random": True, "seed": seed}
+            model = _drawn(published or folder, chosen, device, dtype, seed)
         else:
-            model, facts = _stored(source, chosen, device, dtype, offline)
+            if source.kind == "hub":
+                # What cannot be run is refused before gigabytes travel.
+                _check_runs(read_config(folder), chosen)
+                fetch_weights(source.location, folder, offline=offline)
+            model, facts["files"] = _stored(folder, chosen, device, dtype)
     model.prepare()
     listed = ",".join(f"{key}={value}" for key, value in chosen.items())
     model.name = source.name + (f":{listed}" if listed else "") + (" (random weights)" if random else "")
     model.is_random = random  # type: ignore[assignment]
-    return _with_card(model, source, args=args, **facts)
-
-
-def _stored(
-    source: Source, chosen: dict[str, Any], device: torch.device, dtype: torch.dtype | None, offline: bool | None
-) -> tuple[LoopedModule, dict[str, Any]]:
-    """A model with its weights, and what its card says of where they are from."""
-    folder, revision = _located(source, offline)
-    if source.kind == "hub":
-        # What cannot be run is refused before gigabytes travel.
-        config = read_config(folder)
-        if "loop" not in chosen:
-            check_architecture(config)
-        elif not _needs_transformers(config, chosen):
-            build_model("loop", config, None, chosen)
-        fetch_weights(source.location, folder, offline=offline)
-    checkpoint = open_checkpoint(folder)
-    if _needs_transformers(checkpoint.config, chosen):
-        stored = main_dtype(checkpoint.tensors.values())
-        model = _loop_with_transformers(folder, chosen, device, dtype or stored)
-    else:
-        family = "loop" if "loop" in chosen else detect_family(checkpoint.config, checkpoint.tensors)
-        model = build_model(family, checkpoint.config, checkpoint.tensors, chosen)
-        matched = match_tensors(model, checkpoint.tensors)
-        stored = main_dtype(matched.values())
-        load_tensors(model, matched, device, dtype or stored)
-    facts = {"kind": source.kind, "revision": revision, "files": checkpoint.files}
-    return model, facts | {"stored_dtype": _dtype_name(stored)}
-
-
-def _drawn(
-    source: Source,
-    chosen: dict[str, Any],
-    device: torch.device,
-    dtype: torch.dtype | None,
-    offline: bool | None,
-    seed: int,
-) -> tuple[LoopedModule, dict[str, Any]]:
-    """A model with random weights, of a configuration alone."""
-    published, revision, names = source.published, None, None
-    if published is not None:
-        config, family = published.config, published.family
-        if not config:
-            raise LoopscopeError("its sizes are not known here: load it without random weights")
-    else:
-        folder, revision = _located(source, offline)
-        config, names = read_config(folder), stored_names(folder)
-        family = "loop" if "loop" in chosen else detect_family(config, names)
-    model = build_model(family, config, names, chosen)
-    stated = config.get("dtype") or config.get("torch_dtype")
-    fill_randomly(model, device, dtype or (find_dtype(stated) if isinstance(stated, str) else torch.float32), seed)
-    return model, {"kind": "random", "random": True, "seed": seed, "revision": revision}
-
-
-def _located(source: Source, offline: bool | None) -> tuple[Path, str | None]:
-    """The folder of the configuration and, of a hub model, its commit."""
-    if source.kind != "hub":
-        return Path(source.location), None
-    folder = fetch_description(source.location, source.revision, offline=offline)
-    return folder, folder.name
+    return _with_card(model, source, **facts)
 
 
 def _needs_transformers(config: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
     """Whether layers are to be looped of an architecture that is not written here."""
-    from loopscope.models.families.layer_loop import ARCHITECTURES
-
     named = architecture_of(config)
     return "loop" in chosen and named is not None and named not in ARCHITECTURES
 
 
-def _loop_with_transformers(
-    folder: Path, chosen: Mapping[str, Any], device: torch.device, dtype: torch.dtype
+def _check_runs(config: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
+    if "loop" not in chosen:
+        check_architecture(config)
+    elif not _needs_transformers(config, chosen):
+        build_model("loop", config, None, chosen)
+
+
+def _stored(
+    folder: Path, chosen: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None
+) -> tuple[LoopedModule, tuple[Path, ...]]:
+    """A model with the weights of a folder, and the files that were read."""
+    config, tensors, files = open_checkpoint(folder)
+    if _needs_transformers(config, chosen):
+        from loopscope.models.transformers_loop import loop_checkpoint
+
+        return loop_checkpoint(folder, chosen, device, dtype or main_dtype(tensors.values())), files
+    family = "loop" if "loop" in chosen else detect_family(config, tensors)
+    model = build_model(family, config, tensors, chosen)
+    matched = match_tensors(model, tensors)
+    load_tensors(model, matched, device, dtype or main_dtype(matched.values()))
+    return model, files
+
+
+def _drawn(
+    known: Published | Path, chosen: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None, seed: int
 ) -> LoopedModule:
-    """Layers of any causal language model of transformers, without code of the checkpoint."""
-    import transformers
-
-    from loopscope.models.transformers_loop import loop_layers
-
-    span = re.fullmatch(r"(\d{1,9})-(\d{1,9})", str(chosen["loop"]), re.ASCII)
-    if span is None or len(chosen) > 1:
-        raise LoopscopeError(f"{setting('model_args')}: looped layers take loop=FIRST-LAST alone, as in loop=10-20")
-    try:
-        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False, use_safetensors=True
-        )
-    except Exception as error:  # whatever transformers raises for a checkpoint that it cannot load
-        reason = " ".join(str(error).split())[:200]
-        raise LoopscopeError(f"transformers cannot load it to loop its layers ({reason})") from error
-    return loop_layers(model.to(device=device, dtype=dtype), int(span[1]), int(span[2]))
+    """A model with random weights, of a configuration alone."""
+    if isinstance(known, Path):
+        config, names = read_config(known), stored_names(known)
+        family = "loop" if "loop" in chosen else detect_family(config, names)
+    else:
+        config, names, family = dict(known.config), None, known.family
+        if not config:
+            raise LoopscopeError("its sizes are not known here: load it without random weights")
+    model = build_model(family, config, names, chosen)
+    stated = config.get("dtype") or config.get("torch_dtype")
+    fill_randomly(model, device, dtype or (find_dtype(stated) if isinstance(stated, str) else torch.float32), seed)
+    return model
 
 
 @contextmanager
@@ -260,7 +251,7 @@ def _naming(what: Path | str) -> Iterator[None]:
 
 
 def _with_card(model: LoopedModel, source: Source, **facts: Any) -> LoopedModel:
-    parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    parameters = model.parameters() if isinstance(model, nn.Module) else ()
     before = getattr(model, "card", None)
     known = before.checkpoint if isinstance(before, ModelCard) else None
     pinned = f"{source.location}@{source.revision}" if source.kind == "hub" and source.revision else source.spec
@@ -269,12 +260,10 @@ def _with_card(model: LoopedModel, source: Source, **facts: Any) -> LoopedModel:
         name=model.name,
         family=model.family,
         location=source.location,
-        dtype=_dtype_name(model.dtype),
-        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
         parameters=sum(parameter.numel() for parameter in parameters),
         trained_depth=model.trained_depth,
         boundary=model.boundary,
-        trained_clock=getattr(model, "trained_clock", None),
         checkpoint=known if source.is_code else pinned,
         **facts,
     )
@@ -306,16 +295,127 @@ def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
     torch.bfloat16
     """
     name = str(dtype).removeprefix("torch.").lower()
+    found = DTYPES.get(_ABBREVIATIONS.get(name, name))
+    if found is None:
+        raise LoopscopeError(f"{shown(name)} is not a dtype for weights: choose one of {', '.join(DTYPES)}")
+    return found
+
+
+def match_tensors(model: LoopedModule, tensors: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
+    """The stored tensor of every parameter, tied parameters once.
+
+    Raises:
+        LoopscopeError: naming the first missing, unexpected or misshapen tensor, or one of unsupported type.
+    """
+    tensors = model.arrange(tensors)
+    expected, tied = dict(model.named_parameters(remove_duplicate=False)), model.tied
+    missing = [name for name in expected if name not in tensors and name not in tied]
+    if missing:
+        raise LoopscopeError(f"the checkpoint lacks {_listed(missing)}: it is incomplete or of another architecture")
+    extra = [name for name in tensors if name not in expected and name not in model.ignored]
+    if extra:
+        raise LoopscopeError(
+            f"the checkpoint holds {_listed(extra)}, which a {model.family} model of this configuration does not have"
+        )
+    for name, entry in ((name, tensors[name]) for name in expected if name in tensors):
+        wanted = list(expected[name].shape)
+        if list(entry.shape) != wanted:
+            raise LoopscopeError(
+                f"{name!r} has shape {list(entry.shape)} in the checkpoint but the configuration makes it {wanted}"
+            )
+        if entry.dtype not in _STORED:
+            raise LoopscopeError(
+                f"{entry.path} stores {name!r} as {entry.dtype}, which is not supported: "
+                f"export the weights as one of {', '.join(_STORED)}"
+            )
+    for name, source in tied.items():
+        if name in tensors and not torch.equal(tensors[name].read(), tensors[source].read()):
+            warnings.warn(
+                f"the configuration ties {name} to {source} but the checkpoint stores different values: "
+                f"{source} is used for both",
+                stacklevel=2,
+            )
+    return {name: tensors[name] for name in expected if name not in tied}
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"the tensor{'s' * (len(names) > 1)} {', '.join(shown(name) for name in names[:3])}{more}"
+
+
+def main_dtype(tensors: Iterable[TensorEntry]) -> torch.dtype:
+    """The dtype of most of the checkpoint's numbers."""
+    sizes: dict[str, int] = {}
+    for entry in tensors:
+        sizes[entry.dtype] = sizes.get(entry.dtype, 0) + math.prod(entry.shape)
+    return _STORED.get(max(sizes, key=lambda name: sizes[name]), torch.float32)
+
+
+@torch.no_grad()
+def load_tensors(
+    model: LoopedModule, matched: Mapping[str, TensorEntry], device: torch.device, dtype: torch.dtype
+) -> None:
+    """Allocates a meta model and fills it, tensor by tensor, from the files."""
+    for name, parameter in _allocated(model, device, dtype).items():
+        # The file is opened for each tensor, so that no more of it is mapped into memory than that one.
+        parameter.data.copy_(matched[name].read())
+
+
+@torch.no_grad()
+def fill_randomly(model: LoopedModule, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+    """Allocates a meta model and draws its weights where they lie, in their dtype.
+
+    Each tensor has a generator of its own, seeded by `seed` and its name, so a tensor's values do not depend on
+    the others. CPU and CUDA generators differ: a seed fixes the values for one kind of device.
+    """
+    embedding_std = getattr(getattr(model, "config", None), "state_std", _EMBEDDING_STD)
+    for name, parameter in _allocated(model, device, dtype).items():
+        digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+        generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        _fill(name, parameter.data, embedding_std, generator)
+    for module in model.modules():
+        if isinstance(module, OffsetNorm):
+            module.weight.zero_()
+
+
+def _fill(name: str, tensor: Tensor, embedding_std: float, generator: torch.Generator) -> None:
+    if name.endswith("bias"):
+        tensor.zero_()
+    elif name.endswith("z_L_init"):
+        tensor.normal_(generator=generator)
+    elif tensor.dim() == 1:
+        tensor.fill_(1.0)
+    elif name.endswith(("embed_tokens.weight", "wte.weight")):
+        tensor.normal_(0.0, embedding_std, generator=generator)
+    else:
+        tensor.normal_(0.0, tensor.shape[-1] ** -0.5, generator=generator)
+        if name.endswith("adapter.weight") and tensor.shape[1] == 2 * tensor.shape[0]:
+            tensor[:, : tensor.shape[0]] *= CALM
+
+
+def _allocated(model: LoopedModule, device: torch.device, dtype: torch.dtype) -> dict[str, nn.Parameter]:
+    """Gives the parameters of a meta model memory of their own on the device, uninitialised; tied ones once."""
+    named = model.named_parameters(remove_duplicate=False)
+    shapes = {name: weight.shape for name, weight in named if name not in model.tied}
+    dtypes = {name: model.parameter_dtype(name, dtype) for name in shapes}
+    needed = sum(shape.numel() * dtypes[name].itemsize for name, shape in shapes.items())
+    too_large = LoopscopeError(
+        f"the weights need {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, more than {device} "
+        f"has free: choose a smaller dtype or another device"
+    )
+    # A system that lends more memory than it has would end the process only when the weights are written.
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
+    if device.type == "cpu" and needed > installed:
+        raise too_large
+    placed: dict[str, nn.Parameter] = {}
     try:
-        return DTYPES[_ABBREVIATIONS.get(name, name)]
-    except KeyError:
-        raise LoopscopeError(f"{shown(name)} is not a dtype for weights: choose one of {', '.join(DTYPES)}") from None
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        for name, shape in shapes.items():
+            owner, _, leaf = name.rpartition(".")
+            placed[name] = nn.Parameter(torch.empty(shape, dtype=dtypes[name], device=device), requires_grad=False)
+            setattr(model.get_submodule(owner), leaf, placed[name])
+    except RuntimeError as error:  # torch.OutOfMemoryError on an accelerator, a plain RuntimeError on the CPU
+        if "memory" not in str(error):
+            raise
+        raise too_large from None
+    model.tie()
+    return placed

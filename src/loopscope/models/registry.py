@@ -1,37 +1,56 @@
-"""Which model a name means, where that model comes from, and the published checkpoints (`published.toml`).
+"""Which model a name means: published checkpoints (`published.toml`), folders, the hub, and code of the user's own.
 
 ouro-1.4b                       a published checkpoint at its pinned commit; the newest where none is pinned
 ByteDance/Ouro-1.4B@main        a hub name, with a branch, tag or commit
 toy-ouro                        a model inside the package (`embedded`)
 runs/step-900, ./toy-ouro       a local folder
-my-model                        an entry point of an installed package (`user_models`)
-mine.py:build, pkg.module:build a function that makes the model (`user_models`)
+mine.py:build, pkg.module:build a function that makes the model
+my-model                        the name that an installed package gives such a function, as an entry point in the group
+                                `loopscope.models` (and one for a tokenizer in `loopscope.tokenizers`)
 
-Everything else that decides what is computed is given as `model_args` (`load`).
+Everything else that decides what is computed is given as `model_args` (`load`). A function gets what they say, and
+`device` and `dtype` if it takes them; if not, what it returns is moved there when it is an `nn.Module`. Modules are
+frozen and put in evaluation mode. Code runs only when the user names it, never because a checkpoint does.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import importlib.util
+import inspect
+import json
+import operator
 import os
 import re
+import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
 
-from loopscope.errors import LoopscopeError, setting, shown
+from loopscope.errors import LoopscopeError, setting, shown, user_code
 from loopscope.models.checkpoint import CONFIG
-from loopscope.models.user_models import OBJECT, names_code, user_models
+
+if TYPE_CHECKING:
+    import torch
+
+    from loopscope.models.protocol import LoopedModel
 
 Kind = Literal["hub", "folder", "embedded", "entry point", "code"]
 EMBEDDED = Path(__file__).parent / "embedded"
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
-
+OBJECT = "object:"
+"""What the specification of a model in memory begins with."""
+FILE_MODULE = "loopscope_code_"
+"""What the name of a file's module begins with: a name that no other module has, so that mine.py may be torch.py."""
 RUN_DTYPE = "bfloat16"
 """What a published checkpoint is run in unless another dtype is named, however it is stored: the paper's protocol."""
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_WORD = r"[^\W\d]\w*"
+_CODE = re.compile(rf"(.+\.py|{_WORD}(?:\.{_WORD})*):({_WORD}(?:\.{_WORD})*)")
 
 
 @dataclass(frozen=True)
@@ -96,7 +115,7 @@ class Source:
         spec: what the user wrote.
         name: what the model is called in tables.
         kind: hub, folder, embedded, entry point or code.
-        location: the hub name, the folder, the entry point's name, or where the callable is.
+        location: the hub name, the folder, or where the function is.
         revision: the commit, tag or branch to take from the hub; None is the newest.
         published: the known checkpoint, if it is one.
     """
@@ -110,7 +129,7 @@ class Source:
 
     @property
     def is_code(self) -> bool:
-        """Whether a callable of the user's own makes the model."""
+        """Whether a function of the user's own makes the model."""
         return self.kind in ("entry point", "code")
 
 
@@ -140,11 +159,6 @@ def parse_name(name: str) -> Source:
             f"{shown(name.removeprefix(OBJECT))} was a model in memory: give the model itself, as in "
             f"loopscope.measure(model, …) or run.verify(model=model)"
         )
-    if (name.startswith("loop:") or re.search(r":\w+=", name)) and not _is_dir(name):
-        raise LoopscopeError(
-            f"{shown(name)} gives options in a name: name the model alone and give them with {setting('model_args')}, "
-            "such as loop=10-20"
-        )
     found = _named(name)
     if found is not None:
         return found
@@ -158,14 +172,16 @@ def parse_name(name: str) -> Source:
 
 
 def _named(name: str) -> Source | None:
-    is_path = _is_dir(name) and ("/" in name or "\\" in name or name.startswith((".", "~")))
-    if not is_path and (published := find_published(name)):
-        return Source(name, published.name, "hub", published.repo_id, published.revision, published)
-    if not is_path and (path := embedded_models().get(name.lower())):
-        return Source(name, path.name, "embedded", str(path))
-    if not is_path and name in user_models():
-        return Source(name, name, "entry point", name)
-    if name and _is_dir(name):
+    is_dir = os.path.isdir(os.path.expanduser(name))
+    is_path = is_dir and ("/" in name or "\\" in name or name.startswith((".", "~")))
+    if not is_path:
+        if published := find_published(name):
+            return Source(name, published.name, "hub", published.repo_id, published.revision, published)
+        if path := embedded_models().get(name.lower()):
+            return Source(name, path.name, "embedded", str(path))
+        if code := entry_points("loopscope.models").get(name):
+            return Source(name, name, "entry point", code)
+    if name and is_dir:
         folder = Path(name).expanduser().resolve()
         return Source(name, folder.name, "folder", str(folder))
     if os.path.isfile(os.path.expanduser(name)):
@@ -176,13 +192,10 @@ def _named(name: str) -> Source | None:
     return Source(name, name, "hub", name) if _HUB_NAME.fullmatch(name) else None
 
 
-def _is_dir(name: str) -> bool:
-    return os.path.isdir(os.path.expanduser(name))
-
-
 def _unknown(name: str) -> LoopscopeError:
     """The complaint about a name that nothing answers to, with the nearest ones that exist."""
-    known = [*embedded_models(), *(name for entry in PUBLISHED for name in (entry.name, entry.repo_id)), *user_models()]
+    published = (name for entry in PUBLISHED for name in (entry.name, entry.repo_id))
+    known = [*embedded_models(), *published, *entry_points("loopscope.models")]
     by_lower = {each.lower(): each for each in known}
     close = [by_lower[match] for match in difflib.get_close_matches(name[:200].lower(), by_lower, n=3, cutoff=0.5)]
     guess = f"did you mean {' or '.join(close)}? " if close else ""
@@ -190,3 +203,130 @@ def _unknown(name: str) -> LoopscopeError:
         f"there is no model and no folder {shown(name)}: {guess}`loopscope models` lists the names; a hub name is "
         "ORGANISATION/NAME, a folder is a path such as ./checkpoint"
     )
+
+
+def names_code(spec: str) -> bool:
+    """Whether a specification has the form of a callable in a file or in a module.
+
+    >>> [names_code(spec) for spec in ("mine.py:build", "a.b:C.make", "org/model@main", "toy-ouro")]
+    [True, True, False, False]
+    """
+    return _CODE.fullmatch(spec) is not None
+
+
+def load_code(spec: str) -> Callable[..., Any]:
+    """The callable of `mine.py:build` or `package.module:build`; a file is run anew each time."""
+    found = _CODE.fullmatch(spec)
+    if found is None:
+        raise LoopscopeError(f"{shown(spec)} does not name a function: write FILE.py:FUNCTION or MODULE:FUNCTION")
+    place, name = found.groups()
+    path = Path(place).expanduser().resolve() if place.endswith(".py") else None
+    if path is not None and not path.is_file():
+        raise LoopscopeError(f"there is no file {place}: a model in code is FILE.py:FUNCTION")
+    # As `python FILE` does: what lies next to the file can be imported.
+    folder = str(Path.cwd() if path is None else path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    with user_code(f"importing {place}", always=True):
+        try:
+            value: Any = importlib.import_module(place) if path is None else _run_file(path)
+        except ModuleNotFoundError as error:
+            advice = "install it, start where it is found, or put it next to the file"
+            raise LoopscopeError(f"{spec} cannot be imported: {error}; {advice}") from error
+        except SyntaxError as error:
+            raise LoopscopeError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
+    try:
+        value = operator.attrgetter(name)(value)
+    except AttributeError:
+        raise LoopscopeError(f"{place} has no {name}: the part after the colon names what builds the model") from None
+    if not callable(value):
+        raise LoopscopeError(f"{name} in {place} is a {type(value).__name__}: name a function that returns the model")
+    return value  # type: ignore[no-any-return]
+
+
+def _run_file(path: Path) -> ModuleType:
+    name = FILE_MODULE + path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def model_arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """What a factory is called with: a mapping, or text as on the command line, whose values are JSON or else text.
+
+    >>> model_arguments("ckpt=step900,cores=2,tied=true,scale=0.5")
+    {'ckpt': 'step900', 'cores': 2, 'tied': True, 'scale': 0.5}
+    """
+    if isinstance(given, str):
+        found: dict[str, Any] = {}
+        for entry in given.split(",") if given else ():
+            name, equals, value = (part.strip() for part in entry.partition("="))
+            if not equals or not name.isidentifier() or name in found:
+                raise LoopscopeError(f"{setting('model_args', given)}: write NAME=VALUE, each once, between commas")
+            try:
+                word = value.lower() if value.lower() in ("true", "false") else value
+                found[name] = json.loads(word, parse_constant=str)
+            except ValueError:
+                found[name] = value
+        return found
+    if not isinstance(given or {}, Mapping):
+        raise LoopscopeError(f"{setting('model_args')} takes names with values, not {shown(given)}")
+    args = dict(given or {})
+    for name, value in args.items():
+        try:
+            json.dumps({name: value}, allow_nan=False)
+        except (TypeError, ValueError):
+            raise LoopscopeError(
+                f"{setting('model_args')} holds {name}, a {type(value).__name__}: give numbers, text, booleans or lists"
+                " of them, which a run can record, or build the model yourself and give the object"
+            ) from None
+    return args
+
+
+def built(
+    factory: Callable[..., Any], name: str, args: Mapping[str, Any], device: torch.device, dtype: torch.dtype | None
+) -> LoopedModel:
+    """The model that a callable makes, on its device, frozen and in evaluation mode.
+
+    Raises:
+        LoopscopeError: it does not take `args`, or what it makes lacks a part of the `LoopedModel` protocol.
+    """
+    from torch import nn
+
+    signature = inspect.signature(factory)
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    place = {"device": device, "dtype": dtype}
+    known = {key: value for key, value in place.items() if open_ended or key in signature.parameters} | dict(args)
+    try:
+        signature.bind(**known)
+    except TypeError as error:
+        raise LoopscopeError(f"{name}{signature}: {error}; see {setting('model_args')}") from None
+    with user_code(f"{name}({', '.join(known)})", always=True):
+        model = factory(**known)
+    if isinstance(model, nn.Module):
+        if not place.keys() <= known.keys():
+            model.to(device=device, dtype=dtype)
+        model.eval().requires_grad_(False)
+    return require_model(model, name)
+
+
+def require_model(model: Any, name: str) -> LoopedModel:
+    """Refuse what lacks a part of the `LoopedModel` protocol."""
+    from loopscope.models.protocol import LoopedModel
+
+    parts = (name for name in {**LoopedModel.__annotations__, **vars(LoopedModel)} if not name.startswith("_"))
+    missing = [name for name in parts if not hasattr(model, name)]
+    if missing:
+        advice = "loopscope.wrap makes a model of three functions, loopscope.LoopedModule of a class"
+        if hasattr(model, "get_output_embeddings"):
+            advice = "loopscope.loop_layers(model, FIRST, LAST) loops layers of a model of transformers"
+        raise LoopscopeError(f"the model {shown(name)} lacks {', '.join(missing)}: {advice}")
+    return model  # type: ignore[no-any-return]
+
+
+def entry_points(group: str) -> dict[str, str]:
+    """The functions that installed packages give a name, as `package.module:function`."""
+    return {point.name: f"{point.module}:{point.attr}" for point in metadata.entry_points(group=group)}

@@ -1,32 +1,146 @@
-"""Text to token ids and back, with what a tokenizer adds around a text on record.
+"""Text to token ids and back, and messages to the text that a model was trained to read them as.
 
 The token ids of a `tokenizer.json` are those of that file. Special tokens and SentencePiece or tiktoken
 files are read by transformers, without code of the checkpoint. Families differ: Ouro's file adds nothing, ever;
-Huginn's prepends its beginning-of-sequence token when special tokens are asked for. `encode` adds none unless asked;
+Huginn's prepends its beginning-of-sequence token when special tokens are wanted. `encode` adds none unless told to;
 `prefix_ids` are what the file would put before a text.
+
+A chat template is Jinja, comes with the checkpoint and is rendered in Jinja's immutable sandbox, with the blank
+handling, filters and functions that templates are written for. Rendering agrees with transformers'
+`apply_chat_template`, except that it has limits of time and size, and no clock: the same call gives the same text
+tomorrow.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
 from loopscope.errors import LoopscopeError, setting, shown, text
-from loopscope.limits import check_regular
-from loopscope.models.chat_template import SPECIAL_TOKENS, ChatTemplate
-from loopscope.models.checkpoint import CONFIG, TOKENIZER, fetch_tokenizer, read_json_object
-from loopscope.models.registry import parse_name
-from loopscope.models.user_models import load_entry_point, user_tokenizers
+from loopscope.limits import TimeLimitError, check_regular, time_limit
+from loopscope.models.checkpoint import CONFIG, TOKENIZER, TOKENIZER_FILES, fetch, read_json_object
+from loopscope.models.registry import entry_points, load_code, parse_name
 
 _DESCRIPTIONS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 """Files next to tokenizer.json that transformers reads."""
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Tokens that a chat template may name."""
+MOST_RENDERED_CHARACTERS = 10_000_000
+"""Characters that rendering may come to: a template is a program, and a short one can write without end."""
+MOST_SECONDS = 10.0
+"""Of rendering one conversation."""
+MOST_BITS = 10_000
+"""Of a power that a template computes."""
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A chat template.
+
+    Attributes:
+        source: the Jinja text.
+        special_tokens: the texts of the tokens that it may name, such as `bos_token`.
+        where: the place to show in an error.
+    """
+
+    source: str
+    special_tokens: Mapping[str, str]
+    where: str
+
+    @property
+    def sha256(self) -> str:
+        """The hash of all that decides what is written."""
+        content = [self.source, dict(sorted(self.special_tokens.items()))]
+        return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
+        """The text of a conversation, up to where the model's answer begins."""
+        if not self._writes_messages:
+            raise LoopscopeError(
+                f"{self.where}: the chat template does not write the user's message, so that no question would reach "
+                "the model; leave the chat template out"
+            )
+        return self._rendered(messages, add_generation_prompt)
+
+    @cached_property
+    def _writes_messages(self) -> bool:
+        """Whether two questions give two texts."""
+        return len({self._rendered([{"role": "user", "content": word}], True) for word in ("one", "other")}) == 2
+
+    def _rendered(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
+        given = {"messages": [dict(message) for message in messages], "add_generation_prompt": add_generation_prompt}
+        pieces: list[str] = []
+        size = 0
+        try:
+            with time_limit(MOST_SECONDS):
+                compiled = _environment().from_string(self.source)
+                for piece in compiled.generate(**given, tools=None, documents=None, **self.special_tokens):
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > MOST_RENDERED_CHARACTERS:
+                        raise LoopscopeError(f"{self.where}: the chat template writes more than {size} characters")
+        except TimeLimitError:
+            raise LoopscopeError(f"{self.where}: the chat template takes more than {MOST_SECONDS:g} seconds") from None
+        except LoopscopeError:
+            raise
+        except Exception as error:  # a template is a program, which may raise anything
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise LoopscopeError(f"{self.where}: the chat template refuses this conversation ({reason})") from error
+        return "".join(pieces)
+
+
+@cache
+def _environment() -> Any:
+    import jinja2.ext
+    import jinja2.nodes
+    import jinja2.sandbox
+
+    class Generation(jinja2.ext.Extension):
+        """`{% generation %}` marks what an assistant wrote; the text inside stands as it is."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return jinja2.nodes.Scope(body).set_lineno(line)
+
+    class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+        """The sandbox, in which no single operation takes long or fills the memory."""
+
+        intercepted_binops = frozenset({"*", "**"})
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            if operator == "**":
+                size = left.bit_length() * abs(right) if isinstance(left, int) and isinstance(right, int) else 0
+            else:
+                size = max((len(x) * n for x, n in ((left, right), (right, left)) if hasattr(x, "__len__")), default=0)
+            if size > (MOST_BITS if operator == "**" else MOST_RENDERED_CHARACTERS):
+                raise OverflowError(f"{operator} makes something too large")
+            return super().call_binop(context, operator, left, right)
+
+    def refuse(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    environment: Any = Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    # As transformers writes it, whose template filter leaves what is not ASCII as it is.
+    environment.filters["tojson"] = lambda value, ensure_ascii=False, **options: json.dumps(
+        value, ensure_ascii=ensure_ascii, **options
+    )
+    # `strftime_now` is left undefined: with today's date in it, the same call would be another one tomorrow.
+    environment.globals["raise_exception"] = refuse
+    return environment
 
 
 @dataclass(frozen=True)
@@ -41,7 +155,6 @@ class Tokenizer:
         prefix_ids: what `encode(…, special_tokens=True)` puts before the text.
         bos_id: beginning of sequence, if the checkpoint names one.
         eos_ids: every token that ends a text.
-        pad_id: the padding token, if the checkpoint names one.
         chat_template: the one that comes with it, if any.
     """
 
@@ -52,7 +165,6 @@ class Tokenizer:
     prefix_ids: tuple[int, ...]
     bos_id: int | None
     eos_ids: tuple[int, ...]
-    pad_id: int | None
     chat_template: ChatTemplate | None = None
 
     @classmethod
@@ -71,6 +183,13 @@ class Tokenizer:
             tokenizer = _from_file(folder / TOKENIZER, fast, special)
         else:
             # For a folder with tokenizer.json AutoTokenizer may build it anew, with other tokens than the file's.
+            described_by = folder / "tokenizer_config.json"
+            if not (described_by.is_file() and read_json_object(described_by).get("tokenizer_class")):
+                # transformers would guess the class of a SentencePiece file, and its guess gives other ids.
+                raise LoopscopeError(
+                    f"{folder} has neither {TOKENIZER} nor a tokenizer_config.json that names a tokenizer_class: "
+                    f"download them from the model's own repository, or give {setting('tokenizer')}"
+                )
             fast = _with_transformers(folder, "AutoTokenizer")
             tokenizer = _tokenizer(str(folder), _backend_of(fast), fast, special)
         stated = config.get("padded_vocab_size", config.get("vocab_size"))
@@ -87,7 +206,7 @@ class Tokenizer:
             )
 
     def encode(self, text: str, *, special_tokens: bool = False) -> list[int]:
-        """The token ids of a text, with what the tokenizer adds around it only if asked."""
+        """The token ids of a text, with what the tokenizer adds around it only if wanted."""
         return self.encode_batch([text], special_tokens=special_tokens)[0]
 
     def encode_batch(self, texts: Sequence[str], *, special_tokens: bool = False) -> list[list[int]]:
@@ -132,13 +251,6 @@ def _in_one_line(source: object) -> Iterator[None]:
 def _with_transformers(folder: Path, kind: str) -> Any:
     import transformers
 
-    described = folder / "tokenizer_config.json"
-    if kind == "AutoTokenizer" and not (described.is_file() and read_json_object(described).get("tokenizer_class")):
-        # transformers would guess the class of a SentencePiece file, and its guess gives other ids than SentencePiece.
-        raise LoopscopeError(
-            f"{folder} has neither {TOKENIZER} nor a tokenizer_config.json that names a tokenizer_class: download them"
-            f" from the model's own repository, or give {setting('tokenizer')}"
-        )
     with _in_one_line(folder):
         return getattr(transformers, kind).from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
@@ -185,6 +297,8 @@ def _tokenizer(
         return tuple(dict.fromkeys(number for number in found if type(number) is int))
 
     named = {role: str(held) for role in SPECIAL_TOKENS if (held := getattr(fast, role, None)) is not None}
+    template = getattr(fast, "chat_template", None)
+    template = template.get("default") if isinstance(template, Mapping) else template
     return Tokenizer(
         source,
         backend,
@@ -193,23 +307,7 @@ def _tokenizer(
         tuple(around[: next(starts, len(around))]),
         next(iter(ids("bos_token")), None),
         ids("eos_token"),
-        next(iter(ids("pad_token")), None),
-        ChatTemplate.of(getattr(fast, "chat_template", None), named, source),
-    )
-
-
-def from_object(given: Any) -> Tokenizer:
-    """The tokenizer of an object as it is now: ours, or one of tokenizers or transformers."""
-    if isinstance(given, Tokenizer):
-        return given
-    source = f"the {type(given).__name__} object"
-    if isinstance(given, Backend):
-        return _tokenizer(source, given, None, {})
-    if hasattr(given, "convert_ids_to_tokens"):
-        return _tokenizer(source, _backend_of(given), given, {})
-    raise LoopscopeError(
-        f"{setting('tokenizer')} takes a name, a folder, or a tokenizer of transformers or tokenizers, "
-        f"not {shown(given)} (a {type(given).__name__})"
+        ChatTemplate(template, named, source) if isinstance(template, str) and template else None,
     )
 
 
@@ -227,6 +325,21 @@ def load_tokenizer(spec: Any, *, offline: bool | None = None, vocabulary_size: i
     return tokenizer
 
 
+def from_object(given: Any) -> Tokenizer:
+    """The tokenizer of an object as it is now: ours, or one of tokenizers or transformers."""
+    if isinstance(given, Tokenizer):
+        return given
+    source = f"the {type(given).__name__} object"
+    if isinstance(given, Backend):
+        return _tokenizer(source, given, None, {})
+    if hasattr(given, "convert_ids_to_tokens"):
+        return _tokenizer(source, _backend_of(given), given, {})
+    raise LoopscopeError(
+        f"{setting('tokenizer')} takes a name, a folder, or a tokenizer of transformers or tokenizers, "
+        f"not {shown(given)} (a {type(given).__name__})"
+    )
+
+
 def tokenizer_of(model: Any, given: Any = None) -> Tokenizer:
     """The tokenizer that was given, by name or as an object, the model's own, or the one of its checkpoint."""
     given = getattr(model, "tokenizer", None) if given is None else given
@@ -241,15 +354,16 @@ def _named(spec: str, offline: bool | None) -> Tokenizer:
         return _from_path(Path(spec))
     source = parse_name(spec)
     if source.is_code:
-        if source.location not in user_tokenizers():
+        code = entry_points("loopscope.tokenizers").get(source.name)
+        if code is None:
             raise LoopscopeError(no_tokenizer(source.name))
-        made = load_entry_point(user_tokenizers()[source.location])()
+        made = load_code(code)()
         return _from_path(Path(made)) if isinstance(made, str | os.PathLike) else from_object(made)
     if source.kind != "hub":
         return Tokenizer.from_folder(Path(source.location))
     elsewhere = None if source.published is None else source.published.tokenizer_repo
     where = (source.location, source.revision) if elsewhere is None else (elsewhere, None)
-    return Tokenizer.from_folder(fetch_tokenizer(*where, offline=offline))
+    return Tokenizer.from_folder(fetch(*where, TOKENIZER_FILES, offline=offline))
 
 
 def _from_path(path: Path) -> Tokenizer:

@@ -1,4 +1,4 @@
-"""Any causal language model of transformers looped over a span of its layers, as an object: `loop_layers`.
+"""Any causal language model of transformers looped over a span of its layers: `loop_layers`.
 
     H_0 = layers[0 … start−1](embedding),   H_{t+1} = layers[start … end](H_t),
     logits_t = head(norm(layers[end+1 …](H_t)))
@@ -14,18 +14,20 @@ Shapes: B rows, S positions, D hidden width, V vocabulary, N selected positions.
 from __future__ import annotations
 
 import copy
+import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from loopscope.errors import LoopscopeError
-from loopscope.models.base import LoopedModule
-from loopscope.models.batch import Batch
-from loopscope.models.protocol import BodyAndHead, Context, select
+from loopscope.errors import LoopscopeError, setting
+from loopscope.models.batch import Batch, select
+from loopscope.models.protocol import BodyAndHead, Context, LoopedModule
 
 
 class Passage:
@@ -59,31 +61,23 @@ class Passage:
             self.found = given[0]
         return (given[0][:1, :1],)
 
-
-class PassingLayer:
-    """The `forward` of a layer that runs or passes on, as its passage says."""
-
-    def __init__(self, index: int, count: int, forward: Callable[..., Any], passage: Passage) -> None:
-        self.index, self.count, self.forward, self.passage = index, count, forward, passage
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The layer's output, or its input."""
+    def layer(self, index: int, last: int, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """A layer's output, or its input where it does not run."""
         state, args = (args[0], args[1:]) if args else (kwargs.pop("hidden_states"), ())
-        passage, index = self.passage, self.index
-        running = passage.running
-        if index == 0 and passage.after == -1:
-            passage.found = state
-        if passage.entering is not None and index == running.start:
-            state = passage.entering
+        running = self.running
+        if index == 0 and self.after == -1:
+            self.found = state
+        if self.entering is not None and index == running.start:
+            state = self.entering
         if index in running:
-            made = self.forward(state, *args, **kwargs)
-            passage.tuples[index] = isinstance(made, tuple)
+            made = forward(state, *args, **kwargs)
+            self.tuples[index] = isinstance(made, tuple)
             state = made[0] if isinstance(made, tuple) else made
-        if passage.entering is not None and index == self.count - 1 and running.start == self.count:
-            state = passage.entering
-        if index == passage.after:
-            passage.found = state
-        return (state,) if passage.tuples[index] else state
+        if self.entering is not None and index == last and running.start > last:
+            state = self.entering
+        if index == self.after:
+            self.found = state
+        return (state,) if self.tuples[index] else state
 
 
 class _KeepWide(TorchFunctionMode):
@@ -94,8 +88,7 @@ class _KeepWide(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if args and getattr(args[0], "dtype", None) is torch.float64:
-            name = getattr(func, "__name__", "")
-            if name in ("float", "half", "bfloat16", "type_as"):
+            if getattr(func, "__name__", "") in ("float", "half", "bfloat16", "type_as"):
                 return args[0]
             args = [torch.float64 if _is_narrow(x) else x for x in args]
             kwargs = {key: torch.float64 if _is_narrow(x) else x for key, x in kwargs.items()}
@@ -103,7 +96,7 @@ class _KeepWide(TorchFunctionMode):
 
 
 def _is_narrow(value: Any) -> bool:
-    return value in (torch.float32, torch.bfloat16, torch.float16) if isinstance(value, torch.dtype) else False
+    return isinstance(value, torch.dtype) and value in (torch.float32, torch.bfloat16, torch.float16)
 
 
 class TransformersLoop(LoopedModule):
@@ -112,30 +105,36 @@ class TransformersLoop(LoopedModule):
     family = "loop"
     trained_depth = 1
 
-    def __init__(
-        self, model: Any, start: int, end: int, *, layers: str | None, name: str | None, tokenizer: Any
-    ) -> None:
+    def __init__(self, model: Any, start: int, end: int, layers: str | None) -> None:
         super().__init__()
-        _require_causal(model)
-        self.config = {"layers": [start, end], "model": model.config}
-        config = model.config.get_text_config()
-        where, head = layers or _layers_name(model), model.get_output_embeddings()
-        count = len(model.get_submodule(where))
+        where = layers or _layers_name(model)
+        config, count = model.config.get_text_config(), len(model.get_submodule(where))
         if not 0 <= start <= end < count:
             raise LoopscopeError(
                 f"layers {start}-{end} are not a span of this {count}-layer model; choose within 0-{count - 1}"
             )
-        self.start, self.end, self.count = start, end, count
-        self.name = name or f"{type(model).__name__}:{start}-{end}"
+        self.config = {"layers": [start, end], "model": model.config}
+        self.before, self.span, self.after = range(start), range(start, end + 1), range(end + 1, count)
+        self.name = f"{type(model).__name__}:{start}-{end}"
         self.boundary = f"the output of layers {start}-{end}, before the layers that follow"
-        self.hidden_size, self.vocabulary_size = int(config.hidden_size), int(head.weight.shape[0])
+        self.hidden_size, self.vocabulary_size = int(config.hidden_size), len(model.get_output_embeddings().weight)
         self.max_positions = getattr(config, "max_position_embeddings", None)
         eos = getattr(config, "eos_token_id", None)
         self.eos_ids = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
-        self.tokenizer = tokenizer
         self.model = _twin(model)
-        _install(self.model, where)
-        self._learn()
+        self.model.passage = passage = Passage()
+        for index, layer in enumerate(self.model.get_submodule(where)):
+            # A partial, unlike a closure, is copied along with the module.
+            layer.forward = functools.partial(passage.layer, index, count - 1, layer.forward)
+        self.model.get_output_embeddings().register_forward_pre_hook(passage.at_head)
+        token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        with torch.no_grad():
+            found = self._pass(self.model, {"input_ids": token}, running=range(count), after=count - 1)
+        if len(passage.tuples) != count or getattr(found, "ndim", 0) != 3:
+            raise LoopscopeError(
+                f"{self.name} does not pass one state [rows, positions, width] from layer to layer; "
+                "loop_layers needs a model that does"
+            )
         self.coda = _coda(self.model, where, end)
         self.prepare()
 
@@ -144,17 +143,6 @@ class TransformersLoop(LoopedModule):
         """The arithmetic of embed and step: that of the head."""
         found: torch.dtype = self.model.get_output_embeddings().weight.dtype
         return found
-
-    @torch.no_grad()
-    def _learn(self) -> None:
-        """One token through all layers: whether they run one after the other, and what they return."""
-        token = Batch.of(torch.zeros(1, 1, dtype=torch.int64, device=self.device))
-        found = self._pass(self.model, self._ids(token), running=range(self.count), after=self.count - 1)
-        if sorted(self.model.passage.tuples) != list(range(self.count)) or getattr(found, "ndim", 0) != 3:
-            raise LoopscopeError(
-                f"{self.name} does not pass one state [rows, positions, width] from layer to layer; "
-                "loop_layers needs a model that does"
-            )
 
     def _pass(self, model: Any, given: Mapping[str, Tensor], **changes: Any) -> Any:
         """What one call of a copy's own forward read, or else its logits; the passage holds nothing afterwards."""
@@ -170,28 +158,19 @@ class TransformersLoop(LoopedModule):
         finally:
             passage.set()
 
-    def _ids(self, batch: Batch) -> dict[str, Tensor]:
-        return {"input_ids": batch.input_ids}
-
-    def _nothing(self, shape: Sequence[int], dtype: torch.dtype | None) -> dict[str, Tensor]:
-        """Embedded tokens for a pass in which something else enters."""
-        wide = (shape[0], shape[1], self.hidden_size)
-        return {"inputs_embeds": torch.zeros(wide, dtype=dtype or self.dtype, device=self.device)}
-
     def embed(self, batch: Batch) -> Context:
         """H_0 is the state before the span: the layers ahead of it run once."""
         self.check_batch(batch, from_zero=True)
         batch = batch.to(self.device)
         if batch.initial_state is not None:
             return Context(batch.initial_state.to(self.dtype), batch)
-        state = self._pass(self.model, self._ids(batch), running=range(self.start), after=self.start - 1)
-        return Context(state, batch)
+        given = {"input_ids": batch.input_ids}
+        return Context(self._pass(self.model, given, running=self.before, after=self.before.stop - 1), batch)
 
     def step(self, state: Tensor, context: Context) -> Tensor:
         """The span once."""
-        span = range(self.start, self.end + 1)
-        made: Tensor = self._pass(self.model, self._ids(context.batch), running=span, entering=state, after=self.end)
-        return made
+        given, last = {"input_ids": context.batch.input_ids}, self.span.stop - 1
+        return cast(Tensor, self._pass(self.model, given, running=self.span, entering=state, after=last))
 
     def readout(self, state: Tensor, positions: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
         """Logits through the layers after the span."""
@@ -199,21 +178,19 @@ class TransformersLoop(LoopedModule):
 
     def body_and_head(self, dtype: torch.dtype | None = None) -> BodyAndHead:
         """The readout as the layers after the span with the last norm, and the head with what follows it."""
-        after = range(self.end + 1, self.count)
 
-        def coda() -> Any:
-            return self.in_dtype(self.coda, dtype)
+        def run(rows: int, width: int, **changes: Any) -> Any:
+            # Embedded tokens that something else takes the place of.
+            nothing = torch.zeros(rows, width, self.hidden_size, dtype=dtype or self.dtype, device=self.device)
+            return self._pass(self.in_dtype(self.coda, dtype), {"inputs_embeds": nothing}, **changes)
 
         def body(state: Tensor, positions: Tensor | None) -> Tensor:
             entering = state if dtype is None else state.to(dtype)
-            return select(
-                self._pass(coda(), self._nothing(state.shape, dtype), running=after, entering=entering), positions
-            )
+            return select(run(*state.shape[:2], running=self.after, entering=entering), positions)
 
         def head(hidden: Tensor) -> Tensor:
             # A row of its own: what follows the head acts on each position by itself.
-            row = hidden.unsqueeze(0) if hidden.ndim == 2 else hidden
-            made: Tensor = self._pass(coda(), self._nothing((1, 1), dtype), hidden=row)
+            made: Tensor = run(1, 1, hidden=hidden.unsqueeze(0) if hidden.ndim == 2 else hidden)
             return made[0] if hidden.ndim == 2 else made
 
         return BodyAndHead(body, head, self.vocabulary_size)
@@ -242,10 +219,6 @@ def loop_layers(
         name: what runs and tables call it; the class and the span where left out.
         layers: the path of the layers inside the model, "model.layers" say, where it is not found.
     """
-    return TransformersLoop(model, start, end, layers=layers, name=name, tokenizer=tokenizer)
-
-
-def _require_causal(model: Any) -> None:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if not isinstance(model, nn.Module) or head is None or getattr(model.config, "is_encoder_decoder", False):
         raise LoopscopeError(
@@ -254,6 +227,28 @@ def _require_causal(model: Any) -> None:
         )
     if getattr(model, "is_quantized", False) or len(set(getattr(model, "hf_device_map", {}).values())) > 1:
         raise LoopscopeError("loop_layers needs weights that are not quantized, all on one device")
+    looped = TransformersLoop(model, start, end, layers)
+    looped.name, looped.tokenizer = name or looped.name, tokenizer
+    return looped
+
+
+def loop_checkpoint(
+    folder: Path, chosen: Mapping[str, Any], device: torch.device, dtype: torch.dtype
+) -> TransformersLoop:
+    """Layers of the checkpoint in a folder, `loop=FIRST-LAST`, without code of the checkpoint."""
+    import transformers
+
+    span = re.fullmatch(r"(\d{1,9})-(\d{1,9})", str(chosen["loop"]), re.ASCII)
+    if span is None or len(chosen) > 1:
+        raise LoopscopeError(f"{setting('model_args')}: looped layers take loop=FIRST-LAST alone, as in loop=10-20")
+    try:
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False, use_safetensors=True
+        )
+    except Exception as error:  # whatever transformers raises for a checkpoint that it cannot load
+        reason = " ".join(str(error).split())[:200]
+        raise LoopscopeError(f"transformers cannot load it to loop its layers ({reason})") from error
+    return loop_layers(model.to(device=device, dtype=dtype), int(span[1]), int(span[2]))
 
 
 def _layers_name(model: Any) -> str:
@@ -281,15 +276,6 @@ def _twin(model: Any) -> Any:
     if hasattr(twin, "set_experts_implementation"):
         twin.set_experts_implementation("eager")
     return twin
-
-
-def _install(twin: Any, where: str) -> None:
-    """Every layer and the head of a copy under the control of one passage."""
-    twin.passage = Passage()
-    layers = twin.get_submodule(where)
-    for index, layer in enumerate(layers):
-        layer.forward = PassingLayer(index, len(layers), layer.forward, twin.passage)
-    twin.get_output_embeddings().register_forward_pre_hook(twin.passage.at_head)
 
 
 def _coda(model: Any, where: str, end: int) -> Any:

@@ -25,14 +25,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from loopscope.errors import LoopscopeError, text, whole
-from loopscope.models.base import LoopedModule
-from loopscope.models.batch import Batch
+from loopscope.errors import LoopscopeError, text, user_code, whole
+from loopscope.models.batch import Batch, select
 from loopscope.models.checkpoint import MOST_LOOPS
 from loopscope.models.in_memory import evaluating, is_users_code
-from loopscope.models.protocol import AffineHead, Context, select
+from loopscope.models.protocol import AffineHead, Context, LoopedModule
 from loopscope.models.walk import Walk, asks
-from loopscope.user_code import user_code
 
 TRIAL = ((0, 1, 2), (1, 0))
 """Token ids of the batch that a wrapped model is tried with; every vocabulary has them."""
@@ -78,10 +76,9 @@ def wrap(
     for what, given in (("embed", embed), ("step", step), ("readout", readout)):
         if given is not None and not callable(given):
             raise LoopscopeError(f"wrap: {what}= is a {type(given).__name__}; give a function or a module")
-    if trained_depth is not None:
-        whole("trained_depth", trained_depth, 1, MOST_LOOPS)
-    if max_positions is not None:
-        whole("max_positions", max_positions, 1, MOST_LOOPS)
+    for what, number in (("trained_depth", trained_depth), ("max_positions", max_positions)):
+        if number is not None:
+            whole(what, number, 1, MOST_LOOPS)
     head = AffineHead(head) if isinstance(head, Tensor) else head
     if head is not None and not isinstance(head, nn.Linear | AffineHead):
         raise LoopscopeError("wrap: head= takes an nn.Linear, an AffineHead or a weight [vocabulary, width]")
@@ -183,29 +180,15 @@ class WrappedModel(LoopedModule):
         function = self.functions["readout"]
         known: dict[str, Any] = {"positions": positions, "dtype": dtype, "context": context}
         asked = {name: value for name, value in known.items() if asks(function, name)}
-        casting = nullcontext() if dtype is None or "dtype" in asked else _Casting(dtype, self._kept_cast)
+        casting = nullcontext() if dtype is None or "dtype" in asked else _Casting(dtype, self._kept)
         with casting:
-            given = state if dtype is None else state.to(dtype)
-            logits: Tensor = function(given, **asked)
+            logits: Tensor = function(state if dtype is None else state.to(dtype), **asked)
         return logits if "positions" in asked or positions is None else select(logits, positions)
 
     def _affine(self, state: Tensor, positions: Tensor | None = None) -> Tensor:
         head = self.head
         assert head is not None
         return functional.linear(select(state, positions), *head)
-
-    def _kept_cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """A tensor in another dtype; a frozen weight is cast once and kept while it is the same."""
-        if tensor.requires_grad or not isinstance(tensor, nn.Parameter):
-            return tensor.to(dtype)
-        version = -1 if tensor.is_inference() else tensor._version
-        weight, known, cast = self._kept.get((id(tensor), dtype), (None, 0, tensor))
-        if weight is not tensor or known != version:
-            # Inside a function transform every result belongs to the transform; what is kept must outlive it.
-            with torch._C._DisableFuncTorch(), torch.inference_mode(False):
-                cast = tensor.detach().to(dtype)
-            self._kept[id(tensor), dtype] = tensor, version, cast
-        return cast
 
     def forget_casts(self) -> None:
         """Drops the weights that were kept in another dtype."""
@@ -233,11 +216,14 @@ def _require_like(what: str, made: object, given: Tensor, wanted: str) -> None:
 
 
 class _Casting(TorchFunctionMode):
-    """Every plain floating-point tensor that an operation is given is in one dtype."""
+    """Every plain floating-point tensor that an operation is given is in one dtype; frozen weights are cast once.
 
-    def __init__(self, dtype: torch.dtype, cast: Callable[[Tensor, torch.dtype], Tensor]) -> None:
+    `kept` holds for a weight and a dtype the weight, its version and the cast.
+    """
+
+    def __init__(self, dtype: torch.dtype, kept: dict[tuple[int, torch.dtype], tuple[Tensor, int, Tensor]]) -> None:
         super().__init__()
-        self._dtype, self._cast = dtype, cast
+        self._dtype, self._kept = dtype, kept
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _UNCHANGED:
@@ -251,7 +237,16 @@ class _Casting(TorchFunctionMode):
         if type(value) not in (Tensor, nn.Parameter) or not value.is_floating_point() or value.dtype == self._dtype:
             return value
         with torch._C.DisableTorchFunction():
-            return self._cast(value, self._dtype)
+            if value.requires_grad or not isinstance(value, nn.Parameter):
+                return value.to(self._dtype)
+            version = -1 if value.is_inference() else value._version
+            weight, known, cast = self._kept.get((id(value), self._dtype), (None, 0, value))
+            if weight is not value or known != version:
+                # Inside a function transform every result belongs to the transform; what is kept must outlive it.
+                with torch._C._DisableFuncTorch(), torch.inference_mode(False):
+                    cast = value.detach().to(self._dtype)
+                self._kept[id(value), self._dtype] = value, version, cast
+            return cast
 
 
 _UNCHANGED = {Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.type, Tensor.dtype.__get__}  # type: ignore[attr-defined]

@@ -17,12 +17,11 @@ from typing import Any, TypeAlias
 import polars as pl
 import torch
 
-from loopscope._version import __version__
+from loopscope import __version__
 from loopscope.errors import LoopscopeError, choice, setting, shown, text, whole
-from loopscope.measuring.arguments import MOST_QUESTIONS, BatchPolicy, Numbers
-from loopscope.measuring.config import MeasureConfig
+from loopscope.measuring.batch_pass import Tables
+from loopscope.measuring.config import MOST_QUESTIONS, BatchPolicy, MeasureConfig, Numbers
 from loopscope.measuring.model_check import before_a_pass, checked
-from loopscope.measuring.producers import Tables
 from loopscope.measuring.update import Columns
 from loopscope.measuring.worker import Measured, Worker
 from loopscope.models.load import find_dtype

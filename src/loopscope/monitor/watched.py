@@ -22,14 +22,13 @@ from loopscope.measuring.batching import Question, encode_task
 from loopscope.measuring.config import MeasureConfig
 from loopscope.measuring.run import tasks_first
 from loopscope.measuring.worker import load_configured_tokenizer
-from loopscope.models.base import LoopedModule
 from loopscope.models.batch import Batch
 from loopscope.models.in_memory import evaluating
-from loopscope.models.protocol import LoopedModel
-from loopscope.models.user_models import require_model
+from loopscope.models.protocol import LoopedModel, LoopedModule
+from loopscope.models.registry import require_model
 from loopscope.tasks.encoding import Example, Row
 from loopscope.tasks.encoding import Sequence as TokenSequence
-from loopscope.tasks.token_ids import check_vocabulary
+from loopscope.tasks.own_task import check_vocabulary
 
 BATCH = "batch"
 """What the rows of a batch are called where tasks have their names."""

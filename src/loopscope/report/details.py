@@ -19,11 +19,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from loopscope.path import EFFECT_MARGIN, beneficial_range, quadratic_root, sampled_crossing
-from loopscope.report.evaluation_set import EvaluationSet, Ragged, Single, pack, packed_chunks
+from loopscope.report.evaluation_set import CHUNK, EvaluationSet, Ragged, Single, pack, packed_chunks
 from loopscope.studies.records import GRID_SCALES, of_set
 
-CHUNK = 64
-"""Questions in a chunk: small enough to decode at once, large enough to compress well."""
 ROWS_OF_BITS = {16: 150_000, 8: 1_500_000}
 """Up to how many token rows (tokens × transitions) paths are kept with so many bits: 10 to 20 MB of page."""
 STORED = {

@@ -88,8 +88,8 @@ NUMBERS = {
     "scale": "quadratic_scale",
     "before": "utility_before",
 }
-CHUNK_CHARACTERS = 200_000
-"""A chunk of texts is closed when it holds this many characters."""
+CHUNK = 64
+"""Questions in a chunk: small enough to decode at once, large enough to compress well."""
 
 
 @dataclass(frozen=True)
@@ -206,15 +206,8 @@ def snippet(text: str) -> str:
     return words if len(words) <= SNIPPET else words[: SNIPPET - 1] + "…"
 
 
-def text_chunks(data: EvaluationSet) -> tuple[list[int], list[str]]:
-    """The first question of each chunk, and the chunks: prompt, reference, options, index of the right option."""
-    starts, packed, entries, size = [0], list[str](), list[tuple[Any, ...]](), 0
-    for entry in data.examples.select("prompt", "reference", "options", "correct_option").iter_rows():
-        prompt, reference, options, _ = entry
-        entries.append(entry)
-        size += len(prompt) + len(reference or "") + sum(map(len, options or ()))
-        if size >= CHUNK_CHARACTERS:
-            starts.append(starts[-1] + len(entries))
-            packed.append(pack({}, {"entries": entries}))
-            entries, size = [], 0
-    return starts, [*packed, pack({}, {"entries": entries})]
+def text_chunks(data: EvaluationSet) -> Iterator[str]:
+    """Prompt, reference, options and index of the right option, of `CHUNK` questions each."""
+    entries = data.examples.select("prompt", "reference", "options", "correct_option").rows()
+    for start in range(0, len(entries), CHUNK):
+        yield pack({}, {"entries": entries[start : start + CHUNK]})

@@ -23,7 +23,7 @@ from loopscope.store import StoredRun
 from loopscope.store.schema import ends_of, update_name
 from loopscope.studies.conditions import printable, spelled
 from loopscope.studies.records import Records
-from loopscope.studies.summary import run_lines
+from loopscope.studies.runs import run_lines
 
 MOST_UPDATES = 60
 

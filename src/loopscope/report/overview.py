@@ -21,8 +21,8 @@ from loopscope.stats import Bootstrap, Estimate, Mean
 from loopscope.studies.conditions import Weights
 from loopscope.studies.declare import Row, TableResult
 from loopscope.studies.records import DepthSweep, Records, Updates
-from loopscope.studies.summary import clearly, finding, leading_update
-from loopscope.studies.topics.depths import running_best
+from loopscope.studies.runs import clearly, finding, leading_update
+from loopscope.studies.topics.depths import first_decline
 
 Tables = Mapping[str, TableResult]
 
@@ -117,7 +117,7 @@ def step_gains(updates: Updates, bootstrap: Bootstrap) -> dict[str, Estimate]:
     """Mean φ over all questions at the scales of simple rules and of the oracles, from shared resamples."""
     statistics = {"full": Mean(updates.gain)}
     if updates.has("grid_gain"):
-        chosen = oracles(uniform_grid(5), updates.action_gain)
+        chosen = oracles(uniform_grid(5), updates.grid_gain[:, ::5])
         statistics |= {
             "quarter": Mean(updates.quarter_gain),
             "halt": Mean(chosen.halt),
@@ -161,7 +161,7 @@ def outcome_shares(updates: Updates, bootstrap: Bootstrap) -> list[dict[str, Any
 def depth_summary(sweep: DepthSweep, bootstrap: Bootstrap) -> dict[str, Any]:
     """Mean utility at every depth with its interval, the best depth and the first confirmed decline."""
     means = bootstrap.estimate({depth: Mean(sweep.utility[:, at]) for at, depth in enumerate(sweep.depths)})
-    decline = next((pair for pair in running_best(sweep, bootstrap) if pair.declines), None)
+    decline = first_decline(sweep, bootstrap)
     ends = (decline.reference, decline.depth) if decline else None
     peak = sweep.depths[int(np.argmax(sweep.utility.mean(axis=0)))]
     return {
@@ -210,7 +210,7 @@ class Candidate:
     name: str
     data: EvaluationSet
     model: str
-    """The model, with the run where several runs have it."""
+    """The model, with the run where another run measured it on the same questions."""
     leading: int
     """The place of the leading update."""
     declines: bool

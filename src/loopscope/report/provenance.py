@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loopscope.store import Manifest, StoredRun
-from loopscope.store.publish import public_manifest
 from loopscope.store.schema import update_name
+from loopscope.store.verification import public_manifest
 from loopscope.studies.conditions import Weights, conditions_of, run_labels
 
 LEVELS = {
@@ -21,13 +21,12 @@ TENSORS = "tensors"
 
 def warnings_of(runs: Sequence[StoredRun]) -> list[str]:
     """What a reader must not overlook: weights that were never trained, toy models, unfinished runs."""
-    found = [
-        f"{model} has random weights. Its numbers describe no trained model." for model in _models(runs, Weights.RANDOM)
-    ]
-    found += [
-        f"{model} is a small model that ships with loopscope. It is here to show the method."
-        for model in _models(runs, Weights.TOY)
-    ]
+    models = dict.fromkeys((run.manifest.model.name, conditions_of(run)[0].weights) for run in runs)
+    random, toys = ([name for name, weights in models if weights is kind] for kind in (Weights.RANDOM, Weights.TOY))
+    found = [f"{name} has random weights. Its numbers describe no trained model." for name in random]
+    if toys:
+        s = "s" * (len(toys) > 1)
+        found.append(f"Small model{s} shipped with loopscope, here to show the method: {', '.join(toys)}.")
     for run, label in zip(runs, run_labels(runs), strict=True):
         if not run.finished:
             total = sum(task.rows for task in run.manifest.tasks)
@@ -36,12 +35,6 @@ def warnings_of(runs: Sequence[StoredRun]) -> list[str]:
                 "is about these. For what is measured since, write the page again."
             )
     return found
-
-
-def _models(runs: Sequence[StoredRun], weights: Weights) -> list[str]:
-    """The models of some runs whose weights are of this origin."""
-    named = {run.manifest.model.name: None for run in runs if conditions_of(run)[0].weights is weights}
-    return list(named)
 
 
 def provenance(run: StoredRun, with_command: bool = False) -> list[dict[str, Any]]:

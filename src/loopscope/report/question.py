@@ -34,8 +34,8 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def number(value: float, *, sign: bool = False) -> str:
     """A number with three significant digits, a true minus, and a power of ten where it is very small or large.
 
-    >>> number(-0.01234), number(0.000017, sign=True), number(0.0)
-    ('−0.0123', '+1.7×10⁻⁵', '0')
+    >>> number(-0.01234), number(0.000017, sign=True), number(0.0), number(0.0009996), number(1234.6), number(123456.0)
+    ('−0.0123', '+1.7×10⁻⁵', '0', '1×10⁻³', '1235', '1.23×10⁵')
     """
     if value == 0:
         return "0"

@@ -11,21 +11,22 @@ import hashlib
 import html
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from loopscope._version import __version__
+from loopscope import __version__
 from loopscope.errors import LoopscopeError, command_line_words, text, whole
 from loopscope.path import GRID, PATH_NODES
-from loopscope.report.details import CHUNK, LENS_QUESTIONS, detail_chunks, lens_of, path_bits
-from loopscope.report.evaluation_set import EvaluationSet, index, pack, sets_of, text_chunks
+from loopscope.report.details import LENS_QUESTIONS, detail_chunks, lens_of, path_bits
+from loopscope.report.evaluation_set import CHUNK, EvaluationSet, index, pack, sets_of, text_chunks
 from loopscope.report.overview import FACTS, NEEDED_TABLES, STEPS, Candidate, opening, overview
 from loopscope.report.provenance import provenance, warnings_of
 from loopscope.report.study_pages import compute_tables, study_pages
 from loopscope.stats import Bootstrap
-from loopscope.store.files import clear_write_errors, require_plain, write_atomically
+from loopscope.store.writer import clear_write_errors, require_plain, write_atomically
 from loopscope.studies import open_records
 from loopscope.studies.conditions import run_labels
 from loopscope.studies.records import Records
@@ -80,24 +81,21 @@ def page(records: Records, bootstrap: Bootstrap, lens_questions: int, *, with_co
     stored = sum(len(data) * len(data.updates) * PATH_NODES for data in flat if data.run.manifest.paths)
     tables = compute_tables(records, bootstrap)
     early, late, runs, candidates = list[tuple[str, str]](), [], [], []
-    models, labels = [run.manifest.model.name for run in records.runs], run_labels(records.runs)
-    titles = [
-        model if models.count(model) == 1 else f"{model} ({label})" for model, label in zip(models, labels, strict=True)
-    ]
-    for number, (run, label) in enumerate(zip(records.runs, labels, strict=True)):
+    alike = Counter((data.run.manifest.model.name, data.condition.set_title) for data in flat)
+    for number, (run, label) in enumerate(zip(records.runs, run_labels(records.runs), strict=True)):
         # Two runs may be alike in everything a condition names, so each is looked up alone.
         alone = records if len(records.runs) == 1 else Records([run])
         of_run = tables if alone is records else compute_tables(alone, bootstrap, NEEDED_TABLES)
-        described = []
+        described, model = [], run.manifest.model
         for place, data in enumerate(by_run[number]):
             name = f"s{number}-{place}"
             summary = overview(data, alone, of_run, bootstrap)
             packs, about = _set(name, data, bits, stored <= PATH_NUMBERS, lens_questions)
             early.append((name, index(data)))
             late += packs
-            described.append(about | {"name": name, "overview": summary})
-            candidates.append(Candidate(name, data, titles[number], summary["leading"], summary["declines"]))
-        model = run.manifest.model
+            who = f"{model.name} ({label})" if alike[model.name, data.condition.set_title] > 1 else model.name
+            described.append(about | {"name": name, "model": who, "overview": summary})
+            candidates.append(Candidate(name, data, who, summary["leading"], summary["declines"]))
         facts = {"model": model.name, "random": model.random_weights, "toy": model.toy, "label": label}
         entries = provenance(run, with_command)
         runs.append(facts | {"trained_depth": model.trained_depth, "provenance": entries, "sets": described})
@@ -114,7 +112,7 @@ def page(records: Records, bootstrap: Bootstrap, lens_questions: int, *, with_co
         "runs": runs,
     }
     studies = pack({}, study_pages(records, bootstrap, tables))
-    title = ", ".join(dict.fromkeys(models))
+    title = ", ".join(dict.fromkeys(run.manifest.model.name for run in records.runs))
     return document(f"{title} · loopscope", [("meta", pack({}, meta)), *early], [("studies", studies), *late])
 
 
@@ -122,8 +120,7 @@ def _set(
     name: str, data: EvaluationSet, bits: int, paths: bool, lens_questions: int
 ) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     """The packs of one evaluation set that are decoded late, and what the page knows of it at once."""
-    starts, texts = text_chunks(data)
-    packs = [(f"{name}-t{at}", packed) for at, packed in enumerate(texts)]
+    packs = [(f"{name}-t{at}", packed) for at, packed in enumerate(text_chunks(data))]
     details = detail_chunks(data, bits, paths=paths and data.run.manifest.paths)
     packs += [(f"{name}-d{at}", packed) for at, packed in enumerate(details)]
     lens = lens_of(data, lens_questions)
@@ -139,7 +136,6 @@ def _set(
         "expected": condition.expected,
         "transitions": list(data.transitions),
         "depths": list(data.depths),
-        "texts": starts,
         "lens": None if lens is None else lens.described,
     }
 

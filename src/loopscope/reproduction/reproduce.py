@@ -1,38 +1,113 @@
-"""Measure the paper's runs one after the other into one folder, then write tables, figures, comparison and page.
+"""The runs that the paper's tables and figures need, from `paper_runs.toml`; what they take, and what is made of them.
 
-A run that is finished is not measured again, one that was interrupted is resumed. `times.json` keeps what each run
-took that was not interrupted.
+They are measured one after the other into one folder; then tables, figures, comparison and page are written. A run that
+is finished is not measured again, one that was interrupted is resumed.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import operator
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from loopscope import api
-from loopscope.errors import LoopscopeError, setting
-from loopscope.measuring.config import MeasureConfig
+from loopscope.errors import LoopscopeError, choice, setting
+from loopscope.measuring.config import PROTOCOLS, MeasureConfig
 from loopscope.measuring.progress import CostEstimate, duration, estimate
 from loopscope.report import write_report
-from loopscope.reproduction.paper_runs import PaperRun, paper_runs
 from loopscope.run import Run
 from loopscope.stats import Bootstrap
-from loopscope.store.files import clear_write_errors, write_atomically
-from loopscope.studies import FIGURES, TABLES
+from loopscope.store.writer import clear_write_errors, write_atomically
+from loopscope.studies import FIGURES, TABLES, Study, find
 from loopscope.studies.comparison import Comparison, compare, figure_records, paper_tables
-from loopscope.studies.conditions import downloaded_commit, place_of
+from loopscope.studies.conditions import declared, downloaded_commit, place_of
 from loopscope.studies.declare import TableResult
 from loopscope.studies.records import Records
 from loopscope.studies.verdicts import UNVERIFIED
 
-FORMATS = {"text": "txt", "latex": "tex", "csv": "csv"}
-"""How tables are written, and the ends of the files' names."""
+FORMATS = {"text": "txt", "latex": "tex", "csv": "csv"}  # how tables are written, and the ends of the files' names
+FIELDS = ("name", "measurement", "model", "tasks", "studies")
+
+
+@dataclass(frozen=True)
+class PaperRun:
+    """One run of the plan.
+
+    Attributes:
+        name: its folder.
+        measurement: the paper's own word for it.
+        model: specification of the published checkpoint.
+        tasks: evaluation sets.
+        settings: what `measure` is asked for, besides model and tasks.
+        studies: the tables and figures that it is for.
+    """
+
+    name: str
+    measurement: str
+    model: str
+    tasks: tuple[str, ...]
+    settings: Mapping[str, Any]
+    studies: tuple[str, ...]
+
+    def describe(self) -> str:
+        """What is measured, in a line."""
+        words = [f"{name.replace('_', ' ')} {value}" for name, value in self.settings.items() if value is not True]
+        words += [name for name, value in self.settings.items() if value is True]
+        return f"{self.model} on {', '.join(self.tasks)}: {', '.join(words)}"
+
+
+def paper_runs(protocol: str = "paper") -> tuple[PaperRun, ...]:
+    """All runs, under a protocol of `measure`; the batches that a run names are the paper's."""
+    choice("protocol", protocol, list(PROTOCOLS))
+    source = tomllib.loads(files("loopscope.reproduction").joinpath("paper_runs.toml").read_text(encoding="utf-8"))
+    groups, runs = source["studies"], []
+    for entry in source["run"]:
+        name, measurement, model, tasks, studies = (entry.pop(field) for field in FIELDS)
+        if protocol != "paper":
+            entry.pop("batch_size", None)
+        named = tuple(groups[studies] if isinstance(studies, str) else studies)
+        runs.append(PaperRun(name, measurement, model, tuple(tasks), {"protocol": protocol, **entry}, named))
+    return tuple(runs)
+
+
+def chosen_runs(
+    runs: Sequence[PaperRun],
+    only: Sequence[str] = (),
+    models: Sequence[str] = (),
+    tasks: Sequence[str] = (),
+    *,
+    updates_only: bool = False,
+) -> tuple[PaperRun, ...]:
+    """The runs that some studies, models and tasks need; each with the asked tasks and studies alone.
+
+    `updates_only` leaves out the sweeps of depth: no state beyond the last update is computed.
+    """
+    every: dict[str, Study] = {**TABLES, **FIGURES}
+    studies = {find(name, every).name for name in only}
+    known_models = tuple(dict.fromkeys(run.model for run in runs))
+    known_tasks = tuple(dict.fromkeys(task.partition(":")[0] for run in runs for task in run.tasks))
+    for what, given, known in (("models", models, known_models), ("tasks", tasks, known_tasks)):
+        if strange := next((name for name in given if name.partition(":")[0] not in known), None):
+            raise LoopscopeError(f"{setting(what, strange)}: the paper has {', '.join(known)}")
+    found = []
+    for run in runs:
+        kept = tuple(task for task in run.tasks if not tasks or {task, task.partition(":")[0]} & set(tasks))
+        if updates_only:
+            run = replace(run, settings={n: v for n, v in run.settings.items() if n != "depths"})
+        if updates_only and "transitions" not in run.settings:
+            continue
+        asked = tuple(name for name in run.studies if not studies or name in studies)
+        if kept and asked and (not models or run.model in models):
+            found.append(replace(run, tasks=kept, studies=asked))
+    if not found:
+        raise LoopscopeError("no run of the paper is left: ask for fewer restrictions at a time")
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -43,7 +118,8 @@ class Reproduction:
         runs: which ones.
         folder: where to.
         options: settings of `measure` for every run: device, data_dir, limit, random_weights, engine, …
-        checkpoints: other specifications for models of the paper, by the paper's: a folder with the weights, say.
+        checkpoints: other specifications for models of the paper, by the paper's: a folder with the weights, say; with
+            `@sha256:…` after it where the hashes of the published weights are known.
         notify: called with one line for whatever a user should know.
         bootstrap: resamples, seed and level; the paper's by default.
     """
@@ -59,10 +135,12 @@ class Reproduction:
         models = {run.model for run in paper_runs()}
         if strange := next((name for name in self.checkpoints if name not in models), None):
             raise LoopscopeError(f"{setting('checkpoints', strange)}: the paper has {', '.join(sorted(models))}")
+        for given in self.checkpoints.values():
+            declared(given)
 
     def config(self, run: PaperRun) -> MeasureConfig:
         """What `measure` is asked for."""
-        given = {"model": self.checkpoints.get(run.model, run.model), "tasks": run.tasks}
+        given = {"model": declared(self.checkpoints.get(run.model, run.model))[0], "tasks": run.tasks}
         return MeasureConfig(**given, **{**run.settings, **self.options, "output": self.directory(run)})
 
     def directory(self, run: PaperRun) -> Path:
@@ -80,10 +158,9 @@ class Reproduction:
         found = []
         for number, (run, config) in enumerate(zip(self.runs, configs, strict=True), 1):
             self.notify(f"run {number} of {len(self.runs)}: {run.name}, {run.describe()}")
-            began, resumed = time.perf_counter(), self.directory(run).is_dir()
+            began = time.perf_counter()
             found.append(api.measure_config(config, notify=self.notify))
-            if not resumed:
-                self._note(run, time.perf_counter() - began)
+            self.notify(f"{run.name} took {duration(time.perf_counter() - began)}")
         return found
 
     def verify(self, runs: Sequence[Run]) -> None:
@@ -94,23 +171,16 @@ class Reproduction:
             for line in (*found.findings, *(found.replayed.comparisons if found.replayed else ())):
                 self.notify(str(line))
 
-    def weights(self) -> list[str]:
+    def weights(self) -> Iterator[str]:
         """A line on each model whose weights come from elsewhere than the hub."""
-        return [
-            f"{name} from {given}: "
-            + (
-                f"downloaded at commit {commit}, as published"
-                if (commit := downloaded_commit(name, Path(given)))
-                else f"{UNVERIFIED}: cells are judged with that caveat"
-            )
-            for name, given in self.checkpoints.items()
-        ]
-
-    def _note(self, run: PaperRun, seconds: float) -> None:
-        path = self.folder / "times.json"
-        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        self._write(path.name, json.dumps(known | {run.name: round(seconds, 3)}, indent=1))
-        self.notify(f"{run.name} took {duration(seconds)}")
+        for name, given in self.checkpoints.items():
+            folder, hashes = declared(given)
+            said = f"{UNVERIFIED}: cells are judged with that caveat"
+            if commit := downloaded_commit(name, Path(folder)):
+                said = f"downloaded at commit {commit}, as published"
+            elif hashes:
+                said = f"judged as published if the SHA-256 of its {len(hashes)} weight files are those given"
+            yield f"{name} from {folder}: {said}"
 
     def write(self, runs: Sequence[Run]) -> Iterator[Path]:
         """Tables and figures, each of the runs that are for it, the comparison with the paper and the page."""
@@ -143,8 +213,12 @@ class Reproduction:
         """The records of all runs, or of those that are for a study."""
         planned = {run.name: run for run in self.runs}
         kept = [run for run in runs if not study or study in planned[run.path.name].studies]
-        # Weights from a folder are judged as those of the paper's model, with the caveat that nothing shows it.
-        return Records(kept, models={place_of(run): planned[run.path.name].model for run in kept})
+        # Weights from a folder are judged as those of the paper's model: with a caveat unless hashes or notes show it.
+        models = {run: planned[run.path.name].model for run in kept}
+        hashes = {model: given.partition("@sha256:")[1:] for model, given in self.checkpoints.items()}
+        return Records(
+            kept, models={place_of(run): "".join((name, *hashes.get(name, ()))) for run, name in models.items()}
+        )
 
     def _figures(self, runs: Sequence[Run]) -> Iterator[Path]:
         for name, study in FIGURES.items():

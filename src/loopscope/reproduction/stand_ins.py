@@ -18,16 +18,13 @@ import numpy as np
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.models.registry import EMBEDDED
-from loopscope.store.files import clear_write_errors, write_atomically
+from loopscope.store.writer import clear_write_errors, write_atomically
 from loopscope.tasks.known_tasks import BENCHMARKS
 
-TOKENIZER = str(EMBEDDED / "toy-ouro")
-"""What encodes the stand-ins: a token for each word."""
+TOKENIZER = str(EMBEDDED / "toy-ouro")  # a token for each word
 WORDS = ["the", "and", "has", "that", "dollars", "for", "many", "are", "with", "was", "each", "more", "about", "had"]
-TOGETHER = 0.5
-"""Correlation of the logarithms of a prompt's and an answer's length."""
-UNEVEN = 0.25
-"""Standard deviation of the logarithm of an option's length around its question's."""
+TOGETHER = 0.5  # correlation of the logarithms of a prompt's and an answer's length
+UNEVEN = 0.25  # standard deviation of the logarithm of an option's length around its question's
 
 
 def stand_in_options(folder: Path, tasks: Iterable[str], options: Mapping[str, Any]) -> dict[str, Any]:

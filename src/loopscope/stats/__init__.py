@@ -1,11 +1,12 @@
 """Intervals and rank statistics of stored records: question bootstrap, Spearman, AUROC (NumPy)."""
 
-from loopscope.stats.resampling import Bootstrap, Clusters, Estimate, Interval
-from loopscope.stats.statistics import (
+from loopscope.stats.bootstrap import (
     Auroc,
     Best,
+    Bootstrap,
     Difference,
-    Maximum,
+    Estimate,
+    Interval,
     Mean,
     OfSums,
     Quantile,
@@ -18,11 +19,9 @@ __all__ = [
     "Auroc",
     "Best",
     "Bootstrap",
-    "Clusters",
     "Difference",
     "Estimate",
     "Interval",
-    "Maximum",
     "Mean",
     "OfSums",
     "Quantile",

@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loopscope.store.files import sha256_bytes
-    from loopscope.store.manifest import Manifest, TaskInfo
+    from loopscope.store.manifest import Manifest, TaskInfo, sha256_bytes
     from loopscope.store.run import StoredRun
     from loopscope.store.schema import Level
     from loopscope.store.verification import verify
@@ -19,7 +18,7 @@ __all__ = ["Level", "Manifest", "StoredRun", "TaskInfo", "sha256_bytes", "verify
 
 def __getattr__(name: str) -> Any:
     # From light to heavy: each of them imports most of those before it.
-    for module in ("schema", "files", "manifest", "run", "verification") if name in __all__ else ():
+    for module in ("schema", "manifest", "run", "verification") if name in __all__ else ():
         value = getattr(import_module(f"{__name__}.{module}"), name, None)
         if value is not None:
             return value

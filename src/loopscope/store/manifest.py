@@ -7,9 +7,13 @@ once; a manifest that does not keep to them is refused in one line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
@@ -19,6 +23,7 @@ from pydantic import (
     Field,
     JsonValue,
     PositiveInt,
+    StringConstraints,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -26,7 +31,6 @@ from pydantic import (
 from typing_extensions import TypedDict  # pydantic takes that of `typing` from Python 3.12 on
 
 from loopscope.errors import LoopscopeError, setting, shown
-from loopscope.store.files import Sha256, Stored, sha256_bytes
 from loopscope.store.schema import SCHEMA_VERSION, TABLES, Level, Table, ends_of
 
 DEEPEST = 65_536
@@ -36,8 +40,97 @@ MOST_CANDIDATES = 100
 """Of the lens."""
 LARGEST_STEP = 10**18
 
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Depth = Annotated[int, Field(ge=0, le=DEEPEST)]
 Rows = Annotated[int, Field(ge=1, le=10**9)]
+
+_NOT_MEASURING = ("cli", "report", "stats", "studies")
+"""Packages that never touch a stored number: a run may be resumed after they were edited."""
+
+
+def sha256_bytes(data: bytes) -> str:
+    """The hexadecimal SHA-256 of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def ids_sha256(example_ids: Iterable[str]) -> str:
+    r"""The digest of example identifiers in order: equal only for the same examples in the same order.
+
+    Each identifier is hashed as a JSON string on a line of its own, so no two lists run into one another.
+
+    >>> ids_sha256(["a", "b"]) == ids_sha256(["a\nb"])
+    False
+    """
+    return sha256_bytes(b"".join(json.dumps(example_id).encode() + b"\n" for example_id in example_ids))
+
+
+@cache
+def code_sha256() -> str:
+    """The digest of the package's Python sources that take part in measuring, by relative path and content."""
+    root = Path(__file__).resolve().parents[1]
+    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
+    names = [name for name in names if name.split("/")[0] not in _NOT_MEASURING]
+    return sha256_bytes("".join(f"{name} {sha256_bytes((root / name).read_bytes())}\n" for name in names).encode())
+
+
+_STEP = re.compile(
+    r"(?:^|[^a-z])(?:global_?step|step|checkpoint|ckpt|iteration|iter)[-_=.]?(\d{1,12})([km]?)(?![a-z\d])",
+    re.IGNORECASE | re.ASCII,
+)
+_FACTORS = {"": 1, "k": 1_000, "m": 1_000_000}
+
+
+def step_in(name: str) -> int | None:
+    """The training step that a checkpoint's folder or its parent, a revision or a file name contains.
+
+    >>> [step_in(name) for name in ("runs/step-1000", "checkpoint-200", "global_step30", "org/x@stage1-step5-tokens4B")]
+    [1000, 200, 30, 5]
+    >>> [step_in(name) for name in ("main", "toy-ouro", "step-50K", "runs/0700", "step-20/hf", "loop:ouro-1.4b:10-20")]
+    [None, None, 50000, 700, 20, None]
+    """
+    folder = PurePath(name)
+    if re.fullmatch("[0-9]{1,12}", folder.name):
+        return int(folder.name)
+    found = (matches[-1] for part in (folder.name, folder.parent.name) if (matches := _STEP.findall(part)))
+    return next((int(number) * _FACTORS[unit.lower()] for number, unit in found), None)
+
+
+def step_order(name: str) -> tuple[bool, int, str]:
+    """What sorts checkpoints: those that contain a step by it, the others after them by name."""
+    step = step_in(name)
+    return (step is None, step or 0, name)
+
+
+class Stored(BaseModel):
+    """What a JSON file of the run directory holds: declared fields and no others, finite numbers, texts of a size."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_max_length=10_000)
+
+    def encode(self) -> bytes:
+        """The bytes of the file: JSON with two spaces, in the declared order, one final newline."""
+        payload = self.model_dump(mode="json")
+        return (json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+_END, _DIGEST = b"\n}\n", b',\n  "sha256": "'
+
+
+class SealedJson(Stored):
+    """JSON whose last field is the digest of the rest."""
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        payload = super().encode()
+        return payload.removesuffix(_END) + _DIGEST + sha256_bytes(payload).encode() + b'"' + _END
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read such a file; ValueError unless its digest, which is checked before parsing, is that of the rest."""
+        payload, _, digest = data.rpartition(_DIGEST)
+        if digest != sha256_bytes(payload + _END).encode() + b'"' + _END:
+            raise ValueError("it does not match its own digest")
+        return cls.model_validate_json(payload + _END, strict=True)
+
 
 REQUESTED_BY = {"certificates": "certify", "trace": "trace", "longer_steps": "scales_to"}
 """Tables that a run has where `settings` holds this."""
@@ -63,11 +156,6 @@ class WorkUnit:
     def name(self) -> str:
         """The stem of the unit's files."""
         return f"{self.index:06d}"
-
-    @property
-    def size(self) -> int:
-        """How many examples the unit holds."""
-        return self.stop - self.start
 
 
 class ModelInfo(Stored):
@@ -234,6 +322,12 @@ class Manifest(Stored):
         return str(self.settings.get("initial_state", "question"))
 
     @property
+    def training_step(self) -> int | None:
+        """The step of its training that the model was measured at, as it is stored, or as its name contains it."""
+        stored = self.settings.get("training_step")
+        return stored if isinstance(stored, int) else step_in(self.model.spec)
+
+    @property
     def lens(self) -> int:
         """How many of the likeliest tokens every row of `trace` holds; 0 where there is no lens."""
         stored = self.settings.get("lens")
@@ -299,7 +393,7 @@ class Difference(NamedTuple):
     def __str__(self) -> str:
         part = self.field.removeprefix("model.weights.")
         is_hash = part != self.field or self.field.endswith("_sha256")
-        if not is_hash or _ABSENT in (self.old, self.new):
+        if not is_hash or ABSENT in (self.old, self.new):
             return f"{self.field} was {shown(self.old)}, is now {shown(self.new)}"
         if part == "tensors":
             return "the weights are not the same"
@@ -308,13 +402,13 @@ class Difference(NamedTuple):
         return f"{self.field.removesuffix('_sha256')} is not the same"
 
 
-_ABSENT = "absent"
+ABSENT = "absent"
 
 
 def differences(old: Manifest, new: Manifest) -> list[Difference]:
     """Every field that forbids `new` to continue the run of `old`, the protocol first, then in the manifest's order."""
     one, other = (dict(_flat("", _compared(manifest))) for manifest in (old, new))
-    found = (Difference(name, one.get(name, _ABSENT), other.get(name, _ABSENT)) for name in {**one, **other})
+    found = (Difference(name, one.get(name, ABSENT), other.get(name, ABSENT)) for name in {**one, **other})
     # Other differences may follow from that of the protocols.
     return sorted((each for each in found if each.old != each.new), key=lambda each: each.field != "settings.protocol")
 

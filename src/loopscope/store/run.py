@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,11 +19,21 @@ from pydantic import ConfigDict, Field
 
 from loopscope.errors import LoopscopeError, setting, text
 from loopscope.limits import read_regular
-from loopscope.store.files import SealedJson, Sha256, Stored, sha256_bytes, write_atomically
-from loopscope.store.manifest import REQUESTED_BY, Manifest, WorkUnit, decode_manifest
+from loopscope.store.manifest import (
+    REQUESTED_BY,
+    Manifest,
+    SealedJson,
+    Sha256,
+    Stored,
+    WorkUnit,
+    decode_manifest,
+    sha256_bytes,
+    step_order,
+)
 from loopscope.store.schema import TABLES, Table
 from loopscope.store.shards import arrow_schema, decode
 
+PARTIAL = ".partial"
 REPAIR = "the same `measure` command repairs it in place"
 """What mends damaged units, as the end of a message."""
 SEALED_SINCE = 3
@@ -103,28 +113,24 @@ class DamageError(Exception):
     """Why a unit does not count; never shown as a traceback, for it is reported and mended."""
 
 
-class OtherManifestError(DamageError):
-    """A sound record that was measured under another manifest."""
-
-
 class NoRunError(LoopscopeError):
     """A folder without a manifest and without a record."""
 
 
 def read_manifest(layout: RunLayout) -> Manifest:
     """The manifest of a run; one that is lost or damaged is named with its remedy."""
-    remedy = f"put back a copy of it, or choose another {setting('output')}"
     try:
         return decode_manifest(read_regular(layout.manifest), str(layout.path))
     except (FileNotFoundError, NotADirectoryError) as error:
         if any((layout.path / "units").glob("*.json")):
-            raise LoopscopeError(f"{layout.manifest} is gone: {remedy}") from error
-        raise NoRunError(
-            f"{layout.path} is not a run: it holds no manifest.json; name a folder that `loopscope measure` wrote"
-        ) from error
+            damage = "is gone"
+        else:
+            raise NoRunError(
+                f"{layout.path} is not a run: it holds no manifest.json; name a folder that `loopscope measure` wrote"
+            ) from error
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise LoopscopeError(f"{layout.manifest} is damaged ({reason}): {remedy}") from error
+        damage = f"is damaged ({error.strerror if isinstance(error, OSError) else error})"
+    raise LoopscopeError(f"{layout.manifest} {damage}: put back a copy of it, or choose another {setting('output')}")
 
 
 def read_records(
@@ -141,40 +147,34 @@ def read_records(
         LoopscopeError: every sound record was measured under another manifest than this one.
     """
     recorded = {path.stem for path in (layout.path / "units").glob("*.json")}
+    tables = [table.name for table in manifest.tables()]
     records: dict[int, UnitRecord] = {}
-    damage: dict[int, DamageError] = {}
-    for unit in manifest.units():
-        if unit.name in recorded:
-            try:
-                record = _read_record(layout, unit, manifest)
-                for table in manifest.tables() if contents else ():
-                    read_shard_bytes(layout, unit, record, table.name)
-                records[unit.index] = record
-            except DamageError as error:
-                damage[unit.index] = error
-    if not records and any(isinstance(error, OtherManifestError) for error in damage.values()):
+    damage: dict[int, str] = {}
+    altered = False
+    for unit in (unit for unit in manifest.units() if unit.name in recorded):
+        try:
+            record = UnitRecord.decode(read_regular(layout.record(unit)))
+            if record.manifest_sha256 != manifest.digest:
+                altered = True
+                raise DamageError("the record belongs to another manifest")
+            # An older run may hold tables that are gone since.
+            if record.unit != unit.index or not {*tables} <= {shard.table for shard in record.shards}:
+                raise DamageError("the record is of another unit or of other tables")
+            for table in tables if contents else ():
+                read_shard_bytes(layout, unit, record, table)
+            records[unit.index] = record
+        except DamageError as error:
+            damage[unit.index] = str(error)
+        except OSError as error:
+            damage[unit.index] = f"the record cannot be read ({error.strerror})"
+        except ValueError:
+            damage[unit.index] = "the record does not match its own digest"
+    if altered and not records:
         raise LoopscopeError(
             f"{layout.manifest} was altered (its records were measured under another one): put back a copy of it,"
             f" or choose another {setting('output')}"
         )
-    return records, {index: str(error) for index, error in damage.items()}
-
-
-def _read_record(layout: RunLayout, unit: WorkUnit, manifest: Manifest) -> UnitRecord:
-    """The sound record of a unit under this manifest; `DamageError` says why it does not count."""
-    try:
-        record = UnitRecord.decode(read_regular(layout.record(unit)))
-    except OSError as error:
-        raise DamageError(f"the record cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise DamageError("the record does not match its own digest") from error
-    if record.manifest_sha256 != manifest.digest:
-        raise OtherManifestError("the record belongs to another manifest")
-    # An older run may hold tables that are gone since.
-    missing = {table.name for table in manifest.tables()} - {shard.table for shard in record.shards}
-    if missing or record.unit != unit.index:
-        raise DamageError("the record is of another unit or of other tables")
-    return record
+    return records, damage
 
 
 def read_shard_bytes(layout: RunLayout, unit: WorkUnit, record: UnitRecord, table: str) -> bytes:
@@ -207,15 +207,11 @@ class StoredRun:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.layout = RunLayout(Path(text("path", path)))
+        self.path = Path(text("path", path))
+        self.layout = RunLayout(self.path)
         self.manifest = read_manifest(self.layout)
         self.units = self.manifest.units()
         self.unit_records, self.damage = read_records(self.layout, self.manifest)
-
-    @property
-    def path(self) -> Path:
-        """The run directory."""
-        return self.layout.path
 
     @property
     def missing_units(self) -> tuple[WorkUnit, ...]:
@@ -367,9 +363,13 @@ def is_run(folder: Path) -> bool:
     return os.path.isfile(RunLayout(folder).manifest)  # also of a name that is too long
 
 
-def write_vocabulary(folder: Path, manifest: Manifest, texts: Sequence[str]) -> None:
-    """Write the text of every token id, from 0 on."""
-    # Bytes that are not a text of their own come as lone surrogates from some tokenizers, which no page can show.
-    whole = tuple(text.encode("utf-8", "replace").decode() for text in texts)
-    vocabulary = Vocabulary(tokenizer_sha256=manifest.tokenizer_sha256, texts=whole)
-    write_atomically(RunLayout(folder).vocabulary, vocabulary.encode())
+def runs_at(path: str | os.PathLike[str]) -> list[Path]:
+    """A run directory as it is; of a folder that holds run directories, these in the order of their steps."""
+    folder = Path(path)
+    try:
+        if is_run(folder) or not folder.is_dir():
+            return [folder]
+        inside = [entry for entry in folder.iterdir() if entry.is_dir() and is_run(entry)]
+    except OSError as error:
+        raise LoopscopeError(f"{folder} cannot be read: {error.strerror}") from None
+    return sorted(inside, key=lambda entry: step_order(entry.name)) or [folder]

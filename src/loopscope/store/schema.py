@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from importlib import resources
 from typing import Any
 
@@ -125,17 +126,17 @@ class Column:
     length: int | None = None
     since: int = 1
 
-    @property
+    @cached_property
     def is_list(self) -> bool:
         """Whether a cell holds a list."""
         return self.type.startswith("list<")
 
-    @property
+    @cached_property
     def element(self) -> str:
         """The type of a cell, or of what is in its list."""
         return self.type.removeprefix("list<").removesuffix(">")
 
-    @property
+    @cached_property
     def optional(self) -> bool:
         """Whether the Parquet field is optional, which does not depend on the level of one run."""
         return self.nullable or self.level is not Level.QUICK or self.since > 1
@@ -161,7 +162,7 @@ class Table:
     columns: tuple[Column, ...]
     since: int = 1
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The column names, in file order."""
         return tuple(column.name for column in self.columns)

@@ -8,6 +8,7 @@ or path is embedded. `table_problems` is what must hold for the rows of a unit i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,10 +23,11 @@ LARGEST = 1e100
 """No stored number is larger than this: it was never measured, or the model overflowed."""
 
 TableData: TypeAlias = Mapping[str, Any] | Any
-"""What a caller hands over: columns by name (lists, NumPy arrays; masked or None = null; a matrix for a list column of
-fixed length), or an Arrow table."""
+"""Columns by name (lists, NumPy arrays; masked or None = null; a matrix for a list column of fixed length), or an Arrow
+table."""
 
 
+@cache
 def arrow_schema(table: Table) -> pa.Schema:
     """The Arrow schema of a table, which is also what its shards say when they are opened."""
     fields = []
@@ -52,9 +54,18 @@ def to_arrow(table: Table, data: TableData, fixed: Mapping[str, Any]) -> pa.Tabl
     if unknown:
         raise ValueError(f"table {table.name} has no column {', '.join(unknown)}")
     schema, rows, arrays = arrow_schema(table), len(next(iter(given.values()), ())), []
-    for field in schema:
-        constant = pa.scalar(fixed.get(field.name), field.type)
-        arrays.append(_to_array(field.type, given[field.name]) if field.name in given else pa.repeat(constant, rows))
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        values = given.get(name)
+        if values is None:
+            arrays.append(pa.repeat(pa.scalar(fixed.get(name), kind), rows))
+        elif isinstance(values, pa.ChunkedArray):
+            arrays.append(values.cast(kind).combine_chunks())
+        elif isinstance(values, np.ndarray) and values.ndim == 2:
+            offsets = pa.array(np.arange(len(values) + 1) * values.shape[1], pa.int32())
+            flat = pa.array(values.reshape(-1), kind.value_type)
+            arrays.append(pa.ListArray.from_arrays(offsets, flat, type=kind))
+        else:
+            arrays.append(pa.array(values, kind))
     whole = pa.Table.from_arrays(arrays, schema=schema)
     if any(whole.column(name).null_count for name in table.key):
         raise ValueError(f"table {table.name}: the key {table.key} holds a null")
@@ -63,15 +74,6 @@ def to_arrow(table: Table, data: TableData, fixed: Mapping[str, Any]) -> pa.Tabl
 
 def _keys(table: Table, data: pa.Table) -> np.ndarray[Any, Any]:
     return np.stack([data.column(name).to_numpy() for name in table.key], axis=1)
-
-
-def _to_array(kind: pa.DataType, values: Any) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        return values.cast(kind).combine_chunks()
-    if isinstance(values, np.ndarray) and values.ndim == 2:
-        offsets = pa.array(np.arange(len(values) + 1) * values.shape[1], pa.int32())
-        return pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1), kind.value_type), type=kind)
-    return pa.array(values, kind)
 
 
 def encode(table: Table, data: pa.Table) -> bytes:
@@ -155,7 +157,7 @@ def table_problems(manifest: Manifest, unit: WorkUnit, table: Table, data: pa.Ta
     second: Sequence[int] = manifest.transitions if len(table.key) > 1 else (0,)
     if table.key[1:2] == ("depth",):
         second = manifest.depths if len(table.key) == 2 else range(1, manifest.depths[-1] + 1)
-    stored, count = np.unique(keys[:, :2], axis=0), unit.size * len(second)
+    stored, count = np.unique(keys[:, :2], axis=0), (unit.stop - unit.start) * len(second)
     if len(stored) == count:
         expected = np.stack(np.meshgrid(np.arange(unit.start, unit.stop), second, indexing="ij"), -1).reshape(-1, 2)
     if len(stored) != count or not np.array_equal(stored, expected[:, : stored.shape[1]]):

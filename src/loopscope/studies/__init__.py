@@ -19,10 +19,10 @@ from loopscope.errors import LoopscopeError, setting, shown, text
 from loopscope.monitor_log import is_monitor_log, read_monitor_log
 from loopscope.stats import Bootstrap
 from loopscope.store import StoredRun
+from loopscope.store.run import runs_at
 from loopscope.studies.declare import TABLES, Table, TableResult
 from loopscope.studies.figures import FIGURES, FigureStudy
 from loopscope.studies.records import Records
-from loopscope.training_steps import runs_at
 
 if TYPE_CHECKING:
     from loopscope.studies.figures import FigureResult
@@ -56,11 +56,7 @@ def open_records(runs: Source | Sequence[Source] | Records) -> Records:
     return Records(opened, logs)
 
 
-def table(
-    name: str,
-    runs: Source | Sequence[Source] | Records,
-    bootstrap: Bootstrap | None = None,
-) -> TableResult:
+def table(name: str, runs: Source | Sequence[Source] | Records, bootstrap: Bootstrap | None = None) -> TableResult:
     """One of the paper's tables, from your own runs.
 
     Args:

@@ -11,36 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store.verification import stored_verification
+from loopscope.studies import paper, verdicts
 from loopscope.studies.conditions import Condition, Weights
 from loopscope.studies.declare import TABLES, Column, Panel, Row, TableResult, Value, words
-from loopscope.studies.paper import (
-    EXACT,
-    Claim,
-    PaperCell,
-    PaperRow,
-    PaperTable,
-    Setting,
-    cells,
-    claims,
-    figure_settings,
-    models,
-    tables,
-)
+from loopscope.studies.paper import Claim, PaperCell, PaperRow, PaperTable, Setting
 from loopscope.studies.populations import notes_on
 from loopscope.studies.records import Records
-from loopscope.studies.verdicts import (
-    COUNTED_TWICE,
-    UNVERIFIED,
-    Verdict,
-    absent,
-    distance,
-    in_paper,
-    judge,
-    not_comparable,
-    number_of,
-    overlaps,
-    setting_differences,
-)
+from loopscope.studies.verdicts import UNVERIFIED, Verdict, judge, not_comparable, number_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,22 +30,29 @@ MARKS = {Verdict.REPRODUCES: "✓ ", Verdict.WITHIN: "≈ ", Verdict.DIFFERS: "�
 
 @dataclass(frozen=True)
 class Compared:
-    """One published number and the run's."""
+    """One published number and the run's.
+
+    Attributes:
+        cell: the number.
+        condition: of the run.
+        own: the run's value.
+        outcome: how they compare.
+        verdict: one line: `reproduces`, `within re-measurement: …`, `differs by …` or `not comparable because …`.
+        same_setting: whether the run is in the paper's setting.
+        setting: the paper's condition, in words.
+        next_to: the run's condition in words, of claims how many there are.
+        caveat: what cannot be checked even in the same setting.
+    """
 
     cell: PaperCell
     condition: Condition
     own: Value
-    """The run's value."""
     outcome: Verdict
     verdict: str
-    """One line: `reproduces`, `within re-measurement: …`, `differs by …` or `not comparable because …`."""
     same_setting: bool
     setting: str
-    """The paper's condition, in words."""
     next_to: str
-    """The run's condition in words, of claims how many there are."""
     caveat: str = ""
-    """What cannot be checked even in the same setting."""
 
     @property
     def difference(self) -> float | None:
@@ -109,28 +93,33 @@ ALL = (*WHERE, *NUMBERS, words("Run's condition", "{next_to}"), words("Verdict",
 MARKED = words("Verdict", "{marked}")
 
 
-def _table(
-    title: str, lines: Iterable[Compared], columns: Sequence[Column], caption: str = "", notes: tuple[str, ...] = ()
-) -> TableResult:
-    rows = tuple(line.row() for line in lines)
-    return TableResult("compare", "tab:compare", title, caption, rows, (Panel(tuple(columns)),), notes)
+def _table(title: str, lines: Iterable[Compared], columns: Sequence[Column], **more: Any) -> TableResult:
+    about: Any = {"caption": "", **more}
+    return TableResult(
+        "compare",
+        "tab:compare",
+        title,
+        rows=tuple(line.row() for line in lines),
+        panels=(Panel(tuple(columns)),),
+        **about,
+    )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All lines, and how they fall out."""
+    """All lines, and their verdicts.
+
+    Attributes:
+        rows: cells of tables and numbers of the text, one by one.
+        claims: what the text says of several conditions at once.
+        uncompared: published cells with nothing next to them.
+        notes: what a reader must know.
+    """
 
     rows: tuple[Compared, ...]
-    """Cells of tables and numbers of the text, one by one."""
     claims: tuple[Compared, ...]
-    """What the text says of several conditions at once."""
     uncompared: int
-    """Published cells with nothing next to them."""
     notes: tuple[str, ...]
-
-    def counts(self) -> Counter[Verdict]:
-        """How many cells have each verdict."""
-        return Counter(row.outcome for row in self.rows)
 
     def summary(self) -> str:
         """The result: how many cells have each verdict, and how many of the paper's conclusions hold."""
@@ -149,15 +138,13 @@ class Comparison:
         if not self.rows:
             return self.summary()
         blocks = []
-        for _, lines in groupby(self.rows, key=_block):
-            block = list(lines)
-            first = block[0]
+        for _, lines in groupby(self.rows, lambda line: (line.cell.label, line.setting, line.cell.key, line.condition)):
+            first, *others = lines
             head = " · ".join(filter(None, (first.cell.label, first.setting, first.cell.key)))
             head += f"\n  next to {first.next_to} (run {first.condition.run})"
-            if not first.same_setting:
-                head += f"\n  {first.verdict}"
+            head += "" if first.same_setting else f"\n  {first.verdict}"
             columns = (*NUMBERS, DIFFERENCE, *([MARKED] if first.same_setting else []))
-            blocks.append(_table(head, block, columns).to_text())
+            blocks.append(_table(head, (first, *others), columns).to_text())
         if self.claims:
             claim = (words("Claim", "{column}"), *NUMBERS[1:], MARKED)
             blocks.append(_table("What the text says of several conditions", self.claims, claim).to_text())
@@ -168,7 +155,8 @@ class Comparison:
         """The lines as a table, for any renderer."""
         summary = self.summary()
         notes = (*(self.notes if self.rows else ()), summary.rstrip("."))
-        return _table("Published numbers and the run's", (*self.rows, *self.claims), ALL, summary, notes)
+        about: Any = {"caption": summary, "notes": notes}
+        return _table("Published numbers and the run's", (*self.rows, *self.claims), ALL, **about)
 
     def to_polars(self) -> pl.DataFrame:
         """One row per compared number, full precision."""
@@ -180,13 +168,8 @@ class Comparison:
     def __repr__(self) -> str:
         return f"<Comparison: {self.summary()}>"
 
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
-
-def _block(line: Compared) -> tuple[Any, ...]:
-    """Lines next to each other that agree in this have one head."""
-    return line.cell.label, line.cell.study, line.setting, line.cell.key, line.condition
+    def _repr_markdown_(self) -> str:
+        return self.table().to_markdown()
 
 
 def _counted(rows: Iterable[Compared]) -> str:
@@ -219,21 +202,21 @@ def compare(
             own, so that every verdict occurs.
     """
     conditions = [condition for _, condition in records.conditions()]
-    left_out = tuple(filter(None, [absent(conditions)]))
-    if not stand_ins and not any(map(in_paper, conditions)):
-        return Comparison((), (), len(cells(study)), left_out)
-    chosen = [table for table in tables() if study in (None, table.study)]
-    stated = [claim for claim in claims().values() if study in (None, claim.cell.study)]
+    left_out = tuple(filter(None, [verdicts.absent(conditions)]))
+    if not stand_ins and not any(map(verdicts.in_paper, conditions)):
+        return Comparison((), (), len(paper.cells(study)), left_out)
+    chosen = [table for table in paper.tables() if study in (None, table.study)]
+    stated = [claim for claim in paper.claims().values() if study in (None, claim.cell.study)]
     known = dict(computed or {})
     for name in {*(table.study for table in chosen), *(claim.cell.study for claim in stated)} - known.keys():
         known[name] = TABLES[name].table(records, bootstrap)
     lines_of = _rehearsed if stand_ins else _lines
     found = [line for table in chosen for row in table.rows for line in lines_of(row, known[table.study].rows)]
-    missing = len(cells(study)) - len(found)
+    missing = len(paper.cells(study)) - len(found)
     if stand_ins:
         return Comparison(tuple(found), (), missing, (STAND_INS, *notes_on(line.condition for line in found)))
     rows = _remeasured(found)
-    somewhere = next(condition for condition in conditions if in_paper(condition))
+    somewhere = next(filter(verdicts.in_paper, conditions))
     holding = {(row.cell.study, row.setting, row.cell.key, row.cell.column) for row in rows if row.outcome.holds}
     claimed = tuple(_claim_line(claim, known[claim.cell.study].rows, records, somewhere, holding) for claim in stated)
     caveats = dict.fromkeys(f"{row.setting}: {row.caveat}" for row in rows if row.same_setting and row.caveat)
@@ -244,12 +227,12 @@ def join(setting: Setting, key: str, rows: Iterable[Row], names: Sequence[str]) 
     """The nearest row with that key that defines these values, and what keeps it from being the paper's setting."""
     found = []
     for row in rows:
-        far = distance(row.condition, setting) if row.key == key else None
+        far = verdicts.distance(row.condition, setting) if row.key == key else None
         if far is not None:
-            differences = setting_differences(row.condition, setting)
+            differences = verdicts.setting_differences(row.condition, setting)
             missing = sum(not name.startswith("condition.") and _missing(row.values.get(name)) for name in names)
             if (depths := row.values.get("depths")) is not None:
-                wanted = ",".join(map(str, models()[setting.model].depths))
+                wanted = ",".join(map(str, paper.models()[setting.model].depths))
                 differences += (f"its depths are {depths} (paper: {wanted})",) if depths != wanted else ()
             order = (bool(differences), missing if not differences else 0, far, missing, row.condition.run)
             found.append((order, row, differences))
@@ -284,12 +267,12 @@ def _remeasured(lines: Sequence[Compared]) -> tuple[Compared, ...]:
     """
     counts: dict[tuple[Setting, str], list[bool]] = defaultdict(list)
     for line in lines:
-        if line.cell.quantity in COUNTED_TWICE and line.outcome is not Verdict.NOT_COMPARABLE:
+        if line.cell.quantity in verdicts.COUNTED_TWICE and line.outcome is not Verdict.NOT_COMPARABLE:
             counts[line.cell.setting, line.condition.run].append(line.outcome.holds)
     rows = []
     for line in lines:
         held = counts[line.cell.setting, line.condition.run]
-        if line.outcome is Verdict.DIFFERS and held and all(held) and overlaps(line.own, line.cell):
+        if line.outcome is Verdict.DIFFERS and held and all(held) and verdicts.overlaps(line.own, line.cell):
             line = replace(line, outcome=Verdict.WITHIN, verdict=_within(line.verdict))
         rows.append(line)
     return tuple(rows)
@@ -312,7 +295,7 @@ def _rehearsed(paper_row: PaperRow, rows: Sequence[Row]) -> Iterator[Compared]:
         if number is None or printed is None:
             continue
         shown = float(printed.write(number / line.cell.unit))
-        near = shown + (1 if line.cell.quantity in EXACT else 2e-3 * abs(shown))
+        near = shown + (1 if line.cell.quantity in paper.EXACT else 2e-3 * abs(shown))
         cell = replace(line.cell, text=printed.write((shown, near, 3 * abs(shown) + 10)[place % 3]))
         outcome, verdict = judge(cell, line.own, "bfloat16")
         condition = real[line.condition.place, line.condition.task]
@@ -329,20 +312,16 @@ def _claim_line(
     """
     found = [(setting.title, join(setting, key, rows, claim.of)) for setting, key in claim.rows]
     joined = [one[0] for _, one in found if one is not None]
-    missing = [where for where, one in found if one is None]
-    other = [(where, one[1]) for where, one in found if one is not None and one[1]]
+    reasons = [f"no run has {where}" for where, one in found if one is None]
+    reasons = reasons or [f"of {where} {', '.join(one[1])}" for where, one in found if one is not None and one[1]]
     value = None
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        outcome, verdict = not_comparable([f"no run has {missing[0]}{more}"])
-    elif other:
-        (where, reasons), more = other[0], f" (and so on for {len(other) - 1} more)" if len(other) > 1 else ""
-        outcome, verdict = not_comparable([f"of {where} {', '.join(reasons)}{more}"])
+    if reasons:
+        more = [f"the same of {len(reasons) - 1} more"] if len(reasons) > 1 else []
+        outcome, verdict = not_comparable([reasons[0], *more])
     else:
         value = _verified(joined, claim.how, records) if claim.of_verification else claimed(joined, claim.how, claim.of)
         outcome, verdict = judge(claim.cell, value, joined[0].condition.states)
-        if value is None and claim.of_verification:
-            verdict = NOT_CHECKED
+        verdict = NOT_CHECKED if value is None and claim.of_verification else verdict
         made_of = {(claim.cell.study, setting.title, key, name) for setting, key in claim.rows for name in claim.of}
         if outcome is Verdict.DIFFERS and not claim.cell.relation and made_of <= holding:
             outcome, verdict = Verdict.WITHIN, _within(verdict)
@@ -395,16 +374,18 @@ def claimed(rows: Sequence[Row], how: str, of: Sequence[str]) -> float | None:
 def paper_tables(comparison: Comparison) -> dict[str, TableResult]:
     """Every table of the paper with exactly its rows: ours, and the published value under each cell."""
     lines = {(c.cell.study, c.cell.setting, c.cell.key, c.cell.column): c for c in comparison.rows}
-    labels = dict.fromkeys(table.label for table in tables() if table.label.startswith("tab:"))
-    return {label: _paper_table([table for table in tables() if table.label == label], lines) for label in labels}
+    labelled: dict[str, list[PaperTable]] = defaultdict(list)
+    for table in paper.tables():
+        labelled[table.label].append(table)
+    return {label: _paper_table(found, lines) for label, found in labelled.items() if label.startswith("tab:")}
 
 
 def _paper_table(published: Sequence[PaperTable], lines: Mapping[Any, Compared]) -> TableResult:
     names = list(dict.fromkeys(name for table in published for row in table.rows for name in row.cells))
-    heads, rows = _heads({table.study for table in published}), []
+    rows: list[Row] = []
     for study, row in [(table.study, row) for table in published for row in table.rows]:
-        about = (study, row.setting, row.key)
-        if not (ours := {name: lines[*about, name] for name in row.cells if (*about, name) in lines}):
+        ours = {name: found for name in row.cells if (found := lines.get((study, row.setting, row.key, name)))}
+        if not ours:
             continue
         first = next(iter(ours.values()))
         runs = ", ".join(dict.fromkeys(each.condition.run for each in ours.values()))
@@ -415,30 +396,20 @@ def _paper_table(published: Sequence[PaperTable], lines: Mapping[Any, Compared])
         empty = dict.fromkeys(names, "")
         rows += [Row(first.condition, row.key, empty | values) for values in (title | here, below)]
     leads = (words("Condition", "{set}"), words("Row", "{row}"), words("Run", "{run}"))
-    numbers = (Column(heads.get(name, name.replace("_", " ")), f"{{{name}}}") for name in names)
+    numbers = (Column(name.replace("_", " "), f"{{{name}}}") for name in names)
     caption = "Of every row the runs' numbers, and the published ones under them."
     one = published[0]
     return TableResult(one.study, one.label, one.title, caption, tuple(rows), (Panel((*leads, *numbers)),))
 
 
-def _heads(studies: Iterable[str]) -> dict[str, str]:
-    """The heads of columns with one number."""
-    declared = (column for study in studies for panel in TABLES[study].panels for column in panel.columns)
-    return {
-        name: f"{column.group}\n{column.head}" if column.group else column.head
-        for column in declared
-        if len(column.parts) == 1 and (name := column.parts[0][1]) is not None and column.per == 1.0
-    }
-
-
 def figure_records(records: Records, name: str) -> Records:
     """The records of the conditions that the paper's figure shows; all of them where no run is in their setting."""
     chosen = []
-    for setting in figure_settings(name):
+    for setting in paper.figure_settings(name):
         near = [
             ((far, not updates.has("fp64_slope"), updates.condition.run), updates)
             for updates in records.updates
-            if (far := distance(updates.condition, setting)) is not None
+            if (far := verdicts.distance(updates.condition, setting)) is not None
             and updates.condition.transition == setting.transition
         ]
         chosen += [min(near, key=lambda entry: entry[0])[1]] if near else []

@@ -5,6 +5,7 @@ Models, tasks and folders carry whatever name their owners wrote; `title` and `p
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from loopscope.errors import LoopscopeError, shown
 from loopscope.store.schema import update_name
 from loopscope.studies.paper import model_names, models, set_titles
 
@@ -21,62 +23,73 @@ if TYPE_CHECKING:
 
 
 class Weights(StrEnum):
-    """Where a model's weights come from, as far as a comparison with the paper is concerned."""
+    """Where a model's weights come from, as far as a comparison with the paper is concerned.
+
+    Attributes:
+        PUBLISHED: a checkpoint of the paper's models at a known revision, or with known SHA-256.
+        UNVERIFIED: weights that the user says are a published model's, without anything that shows it.
+        OTHER: any other checkpoint: another model, a folder of the user's own, a fine-tuned copy.
+        TOY: a small model that ships with loopscope.
+        RANDOM: no weights at all.
+    """
 
     PUBLISHED = "published"
-    """A checkpoint of the paper's models, fetched from the hub at a recorded revision."""
     UNVERIFIED = "unverified"
-    """Weights that the user says are a published model's, without anything that shows it."""
     OTHER = "other"
-    """Any other checkpoint: another model, a folder of the user's own, a fine-tuned copy."""
     TOY = "toy"
-    """A small model that ships with loopscope."""
     RANDOM = "random"
-    """No weights at all."""
 
 
 G = TypeVar("G", bound=Any)
 
 _RANDOM = " (random weights)"
-LONGEST_TITLE = 60
-"""Characters of a name in tables; JSON and CSV hold it in full."""
-UNSPLIT = "all"
-"""The split of rows of one's own that are not split."""
+LONGEST_TITLE = 60  # characters of a name in tables; JSON and CSV hold it in full
+UNSPLIT = "all"  # the split of rows of one's own that are not split
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One model, evaluation set and update (no update where a study is about depths)."""
+    """One model, evaluation set and update (no update where a study is about depths).
+
+    Attributes:
+        run: short name of the run, as it may be printed; another one for each run that a study is given (`run_labels`).
+        place: the run's whole path: what a run is looked up by. It is never printed.
+        model: as the manifest has it.
+        family: of the model.
+        weights: where they come from.
+        task: the evaluation set's, as `split` and `subset`.
+        n: questions.
+        expected: questions that the run set out to measure; more than `n` while it is unfinished.
+        kind: `solution` or `options`.
+        affine: whether logits are affine in the state.
+        transition: of the update.
+        states: their dtype.
+        readout: its dtype.
+        level: `quick`, `grid` or `full`.
+        manifest: of the run, with everything else about it; None for the log of a monitor.
+        info: what the manifest says of the task.
+        names_run: whether the model is printed with its run, as `told_apart` decides.
+    """
 
     run: str
-    """Short name of the run, as it may be printed; another one for each run that a study is given (`run_labels`)."""
     place: str
-    """The run's whole path: what a run is looked up by. It is never printed."""
     model: str
     family: str
     weights: Weights
     task: str
     split: str
     n: int
-    """Questions."""
     expected: int
-    """Questions that the run set out to measure; more than `n` while it is unfinished."""
     subset: str | None = None
     kind: str = "solution"
-    """`solution` or `options`."""
     affine: bool = False
-    """Whether logits are affine in the state."""
     transition: int | None = None
     states: str = ""
     readout: str = ""
     level: str = "quick"
-    """`quick`, `grid` or `full`."""
     manifest: Manifest | None = field(default=None, repr=False, compare=False)
-    """Of the run, with everything else about it; None for the log of a monitor."""
     info: TaskInfo | None = field(default=None, repr=False, compare=False)
-    """What the manifest says of the task."""
     names_run: bool = field(default=False, compare=False)
-    """Whether the model is printed with its run, as `told_apart` decides."""
 
     @property
     def bounds(self) -> str:
@@ -179,13 +192,15 @@ def conditions_of(run: StoredRun, label: str = "", model: str = "") -> list[Cond
     Args:
         run: the run.
         label: what it is called; by default its folder's name.
-        model: the published model that its weights are said to be, where they came from a folder.
+        model: the published model that its weights are said to be, where they came from a folder, with
+            `@sha256:…` after it where the SHA-256 of the published weights were given.
     """
     manifest = run.manifest
-    weights = _weights(manifest)
+    weights, (model, given) = _weights(manifest), declared(model)
     if model and weights is Weights.OTHER:
         known = downloaded_commit(model, Path(manifest.model.spec), manifest.model.weights)
-        weights = Weights.PUBLISHED if known else Weights.UNVERIFIED
+        same = given and given == {*manifest.model.weights.values()}
+        weights = Weights.PUBLISHED if same or known else Weights.UNVERIFIED
     return [
         Condition(
             run=label or printable(run.path.resolve().name),
@@ -237,6 +252,19 @@ def _weights(manifest: Manifest) -> Weights:
     return Weights.PUBLISHED if model.revision is not None and known else Weights.OTHER
 
 
+def declared(name: str) -> tuple[str, set[str]]:
+    """A model or folder, and the SHA-256 of all its weight files that are given with it.
+
+    >>> declared("folder"), declared("folder@sha256:" + "A" * 64)[1] == {"a" * 64}
+    (('folder', set()), True)
+    """
+    folder, marked, given = name.partition("@sha256:")
+    found = {each.strip().lower() for each in given.split("+")} if marked else set()
+    if not all(re.fullmatch("[0-9a-f]{64}", each) for each in found):
+        raise LoopscopeError(f"{shown(name)}: give the whole SHA-256 of every weight file, FOLDER@sha256:HEX+HEX")
+    return folder, found
+
+
 def downloaded_commit(model: str, folder: Path, hashes: Mapping[str, str] | None = None) -> str:
     """The published commit of a model, where a folder shows that its weights were downloaded at it; else nothing.
 
@@ -250,15 +278,13 @@ def downloaded_commit(model: str, folder: Path, hashes: Mapping[str, str] | None
     """
     commit = next((each.revision for each in models().values() if each.name == model), "")
     files = hashes or {path.name: "" for path in folder.glob("*.safetensors")}
-
-    def noted(name: str) -> tuple[str, str]:
+    for name, read in files.items():
         note = folder / ".cache" / "huggingface" / "download" / f"{name}.metadata"
-        if note.is_file():
-            return tuple(note.read_text(encoding="utf-8").split()[:2])  # type: ignore[return-value]
-        return folder.name, (folder / name).resolve().name
-
-    found = [(commit_there == commit, sha, files[name]) for name in files for commit_there, sha in [noted(name)]]
-    return commit if commit and found and all(same and sha in (there, "") for same, there, sha in found) else ""
+        noted = [folder.name, (folder / name).resolve().name]
+        at, sha = note.read_text(encoding="utf-8").split()[:2] if note.is_file() else noted
+        if at != commit or read not in (sha, ""):
+            return ""
+    return commit if files else ""
 
 
 def printable(text: str) -> str:

@@ -4,10 +4,12 @@ A table is one function from a population (the updates of one condition, a depth
 its columns, under the decorator `table`, which names it and says how the columns are headed and printed. The
 function's docstring is the table's caption. A statistic is one of `loopscope.stats`, to be resampled, or a plain value.
 
-    @table("decline", "Harmful updates", summary="...", over=updates_with("gain"), columns=(
-        *IDENTITY, Column("Mean gain (1e-3)", "{gain:+.2f}", per=1e-3, ci=True),
+    @table(
+        "decline", "Harmful updates", updates_with("gain"),
+        *IDENTITY,
+        Column("Mean gain (1e-3)", "{gain:+.2f}", per=1e-3, ci=True),
         Column("Harmful", "{harmful}/{condition.n}"),
-    ))
+    )
     def decline(updates):
         return {"gain": Mean(updates.gain), "harmful": updates.harmful.sum()}
 """
@@ -38,8 +40,7 @@ if TYPE_CHECKING:
     from loopscope.studies.records import Records
 
 Value: TypeAlias = Estimate | float | int | str | None
-Values: TypeAlias = Mapping[str, Any]
-"""Statistics and plain values by column."""
+Values: TypeAlias = Mapping[str, Any]  # statistics and plain values by column
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,23 @@ class Panel:
     across: str = ""
 
 
+def panel(title: str, *columns: Column, across: str = "") -> Panel:
+    """A panel of these columns."""
+    return Panel(columns, title, across)
+
+
 @dataclass(frozen=True)
 class Row:
-    """One row: what it is about and its values in natural units (nats, fractions, counts)."""
+    """One row.
+
+    Attributes:
+        condition: what it is about.
+        key: which of a condition's rows this is: a population, a signal, an action; empty where there is one.
+        values: in natural units (nats, fractions, counts).
+    """
 
     condition: Condition
     key: str
-    """Which of a condition's rows this is: a population, a signal, an action; empty where there is one."""
     values: Mapping[str, Value]
 
     def __getitem__(self, name: str) -> Any:
@@ -107,18 +118,27 @@ class Row:
 
 @dataclass(frozen=True)
 class TableResult:
-    """A finished table: `print` shows it, `.to_polars()` has the numbers."""
+    """A finished table: `print` shows it, `.to_polars()` has the numbers.
+
+    Attributes:
+        study: its name.
+        label: LaTeX label, the paper's where the table is the paper's.
+        title: above it.
+        caption: what its columns are.
+        rows: in order.
+        panels: what is printed.
+        notes: what a reader must know.
+        key_names: how keys are printed.
+    """
 
     study: str
     label: str
-    """LaTeX label, the paper's where the table is the paper's."""
     title: str
     caption: str
     rows: tuple[Row, ...]
     panels: tuple[Panel, ...]
     notes: tuple[str, ...] = ()
     key_names: Mapping[str, str] = field(default_factory=dict)
-    """How keys are printed."""
 
     def to_text(self) -> str:
         """Aligned plain text."""
@@ -137,12 +157,6 @@ class TableResult:
         from loopscope.studies.render import as_latex
 
         return as_latex(self)
-
-    def to_html(self) -> str:
-        """What a notebook shows, at most 60 lines of each panel."""
-        from loopscope.studies.render import as_html
-
-        return as_html(self)
 
     def to_csv(self) -> str:
         """The frame as CSV without control characters; what a spreadsheet would compute gets an apostrophe."""
@@ -184,19 +198,19 @@ class TableResult:
         rows = "1 row" if len(self.rows) == 1 else f"{len(self.rows)} rows"
         return f"<Table {self.study}: {rows}; print() shows it, .to_polars() has the numbers>"
 
-    def _repr_html_(self) -> str:
-        return self.to_html()
+    def _repr_markdown_(self) -> str:
+        return self.to_markdown()
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(self.to_text())  # IPython in a terminal
 
 
+# Fields of the condition and their heads; some rows have an `n` of their own.
 _CONDITION = {
     **{name: name for name in ("run", "model", "weights", "task", "split", "subset")},
     **{"n": "measured_questions", "expected": "expected_questions", "finished": "finished"},
     **{name: name for name in ("transition", "states", "readout")},
 }
-"""Fields of the condition and their heads; some rows have an `n` of their own."""
 
 
 def _number(value: Value) -> float | int | str | None:
@@ -211,11 +225,10 @@ class Table:
     Attributes:
         name: as `loopscope tables --name` has it.
         title: above the table.
-        function: fills it. It gets one group of the population, and the bootstrap if it has a second parameter; it
-            returns the values of its row, or a mapping from keys to values where a group has several rows, or rows.
-        summary: one line for `loopscope studies`.
         over: the population that it is about.
         columns: what is printed, or several panels of columns.
+        function: fills it. It gets one group of the population, and the bootstrap if it has a second parameter; it
+            returns the values of its row, or a mapping from keys to values where a group has several rows, or rows.
         paper: LaTeX label of the table, figure or section of the paper that it reproduces.
         keys: how keys are printed.
         notes: what the finished rows give reason to say.
@@ -223,10 +236,9 @@ class Table:
 
     name: str
     title: str
-    function: Callable[..., Any]
-    summary: str
     over: Population
-    columns: Sequence[Column] | Sequence[Panel]
+    columns: Sequence[Column | Panel]
+    function: Callable[..., Any]
     paper: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
     notes: Callable[[Sequence[Row], Records], Iterable[str]] = lambda rows, records: ()
@@ -246,7 +258,7 @@ class Table:
 
     def table(self, records: Records, bootstrap: Bootstrap | None = None) -> TableResult:
         """The finished table."""
-        chosen, settings = self.over(records), bootstrap or Bootstrap()
+        chosen, settings = self.over.choose(records), bootstrap or Bootstrap()
         rows = [row for group in chosen.kept for row in self.rows(group, settings)]
         return self.finish(rows, (*chosen.notes, *self.notes(rows, records)))
 
@@ -264,14 +276,15 @@ class Table:
         )
 
 
-TABLES: dict[str, Table] = {}
-"""Every table by name, in the order of declaration."""
+TABLES: dict[str, Table] = {}  # in the order of declaration
 
 
-def table(name: str, title: str, **declared: Any) -> Callable[[Callable[..., Any]], Table]:
-    """Declare the table that the decorated function fills; further arguments are attributes of `Table`."""
-    declared["paper"] = declared.get("paper") or f"tab:{name}"
-    return lambda function: TABLES.setdefault(name, Table(name, title, function, **declared))
+def table(
+    name: str, title: str, over: Population, *columns: Column | Panel, paper: str = "", **more: Any
+) -> Callable[[Callable[..., Any]], Table]:
+    """Declare the table that the decorated function fills; arguments are attributes of `Table`."""
+    label = paper or f"tab:{name}"
+    return lambda function: TABLES.setdefault(name, Table(name, title, over, columns, function, label, **more))
 
 
 def rows_of(group: Any, given: Any, bootstrap: Bootstrap) -> list[Row]:

@@ -1,7 +1,8 @@
 """How figures look: sizes, fonts and the one place for colours; how one is declared, and what it is when finished.
 
 A figure is a function under the decorator `figure`, of the groups of a population or of a finished table; it returns a
-`Picture`, whose `draw` fills matplotlib's `Figure`, or the reason why there is nothing to draw. matplotlib is imported
+`Picture`, whose `draw` fills matplotlib's `Figure`, or the reason why there is nothing to draw. The function's
+docstring is the figure's caption; bars and bands are the bootstrap's intervals. matplotlib is imported
 when something is drawn; settings that this process or a `matplotlibrc` changes win over loopscope's.
 
 Colours are from Okabe and Ito's palette, which stays apart under the common kinds of colour blindness. Outcomes also
@@ -10,6 +11,7 @@ differ in shape, so that they can be distinguished in print without colour.
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import textwrap
@@ -21,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loopscope._version import __version__
+from loopscope import __version__
 from loopscope.errors import LoopscopeError, text
 from loopscope.path import EFFECT_MARGIN, Outcome
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import sha256_bytes
-from loopscope.store.files import clear_write_errors, write_atomically
+from loopscope.store.writer import clear_write_errors, write_atomically
 from loopscope.studies.conditions import Condition, printable, shortened, spelled, told_apart
 from loopscope.studies.declare import Table, TableResult
 from loopscope.studies.populations import Population, Selection, unfinished
@@ -37,15 +39,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURE_FORMATS = ("pdf", "png", "svg")
-WIDTH = 6.8
-"""Inches of two columns of a paper."""
-SMALLEST_TYPE = 6.0
-"""Points of the smallest text of any figure, at the width at which it is printed."""
-SHOWN_DPI = 100
-"""Pixels of a notebook per inch; twice as many are drawn for fine displays."""
+WIDTH = 6.8  # inches of two columns of a paper
+SMALLEST_TYPE = 6.0  # points of the smallest text of any figure, at the width at which it is printed
+SHOWN_DPI = 100  # pixels of a notebook per inch; twice as many are drawn for fine displays
 PRINT_DPI = 300
-LONGEST_NAME = 32
-"""Characters of a model or task next to an axis or above a panel."""
+LONGEST_NAME = 32  # characters of a model or task next to an axis or above a panel
 
 VERMILLION, BLUE, GREY, PURPLE = "#D55E00", "#0072B2", "#8A8A8A", "#AA4499"
 GREEN, ORANGE, SKY, BLACK = "#009E73", "#E69F00", "#56B4E9", "#000000"
@@ -55,9 +53,8 @@ OUTCOMES: dict[Outcome, dict[str, Any]] = {
     Outcome.DIRECTIONAL_FAILURE: {"color": BLUE, "marker": "v"},
     Outcome.FINITE_STEP_FAILURE: {"color": VERMILLION, "marker": "o"},
 }
-"""Colours and shapes of outcomes."""
+# Of models and conditions: none of them is an outcome's, and none is the green of a shorter step that helps.
 SERIES_COLOURS = ("#332288", "#882255", "#999933", PURPLE, "#44AA99", ORANGE, SKY)
-"""Of models and conditions: none of them is an outcome's, and none is the green of a shorter step that helps."""
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 RC: Any = {
@@ -68,8 +65,11 @@ RC: Any = {
     **{"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.1, "path.simplify": True},
     **{"legend.fontsize": 7, "legend.frameon": False, "legend.handlelength": 1.4},
 }
-SOUND: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "loopscope"}
-"""Settings that make files sound and reproducible."""
+# What embeds fonts and gives the same bytes again; names are drawn as they stand, and LaTeX need not be there.
+SOUND: Any = {
+    **{"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "loopscope"},
+    **{"text.usetex": False},
+}
 _NO_DATE: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": "loopscope"},
     "svg": {"Date": None, "Creator": "loopscope"},
@@ -95,29 +95,34 @@ class Picture:
     Attributes:
         height: in inches.
         draw: fills an empty figure.
-        caption: what is drawn, in words.
         shown: ids and numbers behind each panel.
+        more: what the caption says of these runs.
         notes: what is to be said besides the notes of what it is drawn from.
     """
 
     height: float
     draw: Callable[[Figure], None]
-    caption: str
     shown: dict[str, Any]
+    more: str = ""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class FigureStudy:
-    """A declared figure."""
+    """A declared figure.
+
+    Attributes:
+        name: as `loopscope figures --name` has it.
+        title: of it.
+        paper: LaTeX label of the figure or section of the paper that it reproduces.
+        over: what it is drawn from: the groups of a population, or a table.
+        function: makes the picture, or says why there is none.
+    """
 
     name: str
     title: str
     paper: str
-    """LaTeX label of the figure or section of the paper that it reproduces."""
-    summary: str
     over: Population | Table
-    """What it is drawn from: the groups of a population, or a table."""
     function: Callable[[Any, Bootstrap], Picture | str]
 
     kind = "figure"
@@ -130,7 +135,7 @@ class FigureStudy:
     def figure(self, records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
         """The finished figure."""
         settings = bootstrap or Bootstrap()
-        given = self.over.table(records, settings) if isinstance(self.over, Table) else self.over(records)
+        given = self.over.table(records, settings) if isinstance(self.over, Table) else self.over.choose(records)
         return self.of(given, records, settings)
 
     def of(self, given: Selection | TableResult, records: Records, bootstrap: Bootstrap | None = None) -> FigureResult:
@@ -153,10 +158,11 @@ class FigureStudy:
                 figure = Figure(figsize=(WIDTH, max(1.0, 0.4 + 0.2 * len(lines))))
                 figure.text(0.5, 0.5, "\n".join(lines), ha="center", va="center")
                 notes = (picture,)
-                picture = Picture(0.0, lambda _: None, picture, {})
+                caption, picture = picture, Picture(0.0, lambda _: None, {})
             else:
                 figure = Figure(figsize=(WIDTH, picture.height), layout="constrained")
                 picture.draw(figure)
+                caption = " ".join([*(inspect.getdoc(self.function) or "").split(), picture.more]).rstrip()
             # A picture travels without its notes: what must not get lost stands in it.
             if said := unfinished((*notes, *picture.notes)):
                 wrapped = textwrap.fill(literal("; ".join(said), longest=None), width=int(22 * WIDTH))
@@ -167,38 +173,43 @@ class FigureStudy:
             figure.draw_without_rendering()
             figure.set_layout_engine("none")
             figure.set_dpi(SHOWN_DPI)
-        about = (picture.caption, picture.shown, (*notes, *picture.notes))
+        about = (caption, picture.shown, (*notes, *picture.notes))
         return FigureResult(self.name, self.title, *about, figure, records.inputs(), rc)
 
 
-FIGURES: dict[str, FigureStudy] = {}
-"""Every figure by name, in the order of declaration."""
+FIGURES: dict[str, FigureStudy] = {}  # in the order of declaration
 
 
 def figure(
-    name: str, title: str, *, paper: str, summary: str, over: Population | Table
+    name: str, title: str, *, paper: str, over: Population | Table
 ) -> Callable[[Callable[[Any, Bootstrap], Picture | str]], FigureStudy]:
     """Declare the figure that the decorated function makes of a population's groups, or of a table."""
-    return lambda function: FIGURES.setdefault(name, FigureStudy(name, title, paper, summary, over, function))
+    return lambda function: FIGURES.setdefault(name, FigureStudy(name, title, paper, over, function))
 
 
 @dataclass(frozen=True)
 class FigureResult:
-    """A finished figure with what it shows and what it was made from."""
+    """A finished figure with what it shows and what it was made from.
+
+    Attributes:
+        study: its name.
+        title: of it.
+        caption: what is drawn, in words.
+        shown: example ids and numbers behind each panel.
+        notes: what a reader must know of the runs.
+        figure: matplotlib's.
+        inputs: hashes of the manifests and shards that were read.
+        settings: those of matplotlib with which it was drawn and is saved.
+    """
 
     study: str
     title: str
     caption: str
-    """What is drawn, in words."""
     shown: dict[str, Any]
-    """Example ids and numbers behind each panel."""
     notes: tuple[str, ...]
-    """What a reader must know of the runs."""
     figure: Figure
     inputs: list[dict[str, object]]
-    """Hashes of the manifests and shards that were read."""
     settings: Any
-    """The settings of matplotlib with which it was drawn and is saved."""
 
     def save(self, path: str | Path, *, dpi: int = PRINT_DPI) -> Path:
         """Write the figure as PDF, PNG or SVG by its suffix, and `NAME.json` with ids and hashes next to it.
@@ -229,14 +240,9 @@ class FigureResult:
     def describe(self, name: str, drawing: bytes) -> str:
         """What goes into the JSON next to a figure saved under that name."""
         description = {
-            "figure": self.study,
-            "title": self.title,
-            "caption": self.caption,
-            "loopscope_version": __version__,
+            **{"figure": self.study, "title": self.title, "caption": self.caption, "loopscope_version": __version__},
             "file": {"name": printable(name), "sha256": sha256_bytes(drawing)},
-            "shown": self.shown,
-            "notes": list(self.notes),
-            "inputs": self.inputs,
+            **{"shown": self.shown, "notes": list(self.notes), "inputs": self.inputs},
         }
         return json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False, default=float) + "\n"
 
@@ -285,47 +291,47 @@ def ends(estimate: Estimate) -> tuple[float, float]:
     return (estimate.interval.low, estimate.interval.high) if estimate.interval else (value, value)
 
 
+def _drawable(
+    places: Sequence[float], estimates: Sequence[Estimate], per: float
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Places, values and ends of the estimates that have a value."""
+    known = [(place, each) for place, each in zip(places, estimates, strict=True) if each.value is not None]
+    numbers = np.array([(each.value, *ends(each)) for _, each in known], dtype=float).reshape(-1, 3) / per
+    return np.array([place for place, _ in known], dtype=float), *numbers.T
+
+
 def band(
-    axes: Axes,
-    places: Sequence[float],
-    estimates: Sequence[Estimate],
-    look: Mapping[str, Any],
-    per: float = 1.0,
+    axes: Axes, places: Sequence[float], estimates: Sequence[Estimate], look: Mapping[str, Any], per: float = 1.0
 ) -> None:
     """A line through estimates with a band of their intervals; what has no value is left out."""
-    known = [(place, each) for place, each in zip(places, estimates, strict=True) if each.value is not None]
-    xs = [place for place, _ in known]
-    low, high = (np.array([ends(each)[side] for _, each in known]) / per for side in (0, 1))
+    xs, values, low, high = _drawable(places, estimates, per)
     axes.fill_between(xs, low, high, color=look["color"], alpha=0.18, linewidth=0)
-    values = np.array([each.value for _, each in known], dtype=float) / per
     axes.plot(xs, values, **{"markersize": 2.8, **look})
 
 
 def bars(
-    axes: Axes,
-    places: Sequence[float],
-    estimates: Sequence[Estimate],
-    look: Mapping[str, Any],
-    per: float = 1.0,
+    axes: Axes, places: Sequence[float], estimates: Sequence[Estimate], look: Mapping[str, Any], per: float = 1.0
 ) -> None:
     """Estimates with bars of their intervals, which contain them; what has no value is left out."""
-    known = [(place, each.value, *ends(each)) for place, each in zip(places, estimates, strict=True)
-             if each.value is not None]  # fmt: skip
-    if known:
-        xs, values, low, high = np.array(known, dtype=float).T
-        reach = np.maximum([values - low, high - values], 0.0) / per
-        axes.errorbar(xs, values / per, reach, **{"markersize": 3, "capsize": 1.5, "elinewidth": 0.9, **look})
+    xs, values, low, high = _drawable(places, estimates, per)
+    if xs.size:
+        reach = np.maximum([values - low, high - values], 0.0)
+        axes.errorbar(xs, values, reach, **{"markersize": 3, "capsize": 1.5, "elinewidth": 0.9, **look})
+
+
+def hide_empty(grid: Any, used: int) -> None:
+    """Hide the panels of a grid beyond those that are used."""
+    for axes in list(grid.flat)[used:]:
+        axes.set_visible(False)
 
 
 def depth_axis(axes: Axes, depths: list[int]) -> None:
     """Loops along the x axis, with ticks at depths that were measured; many depths are drawn on a logarithmic axis."""
     axes.set_xlabel("Depth (loops)")
+    ticks = depths[:: -(-len(depths) // 9)]
     if depths[-1] > 16:
         axes.set_xscale("log", base=2)
-        powers = [depth for depth in depths if depth & (depth - 1) == 0]
-        ticks = powers if len(powers) > 1 else [depths[0], depths[-1]]
-    else:
-        ticks = depths if len(depths) <= 9 else depths[:: -(-len(depths) // 8)]
+        ticks = [depth for depth in depths if depth & (depth - 1) == 0] or [depths[0], depths[-1]]
     axes.set_xticks(ticks, [str(depth) for depth in ticks])
     axes.set_xticks([], minor=True)
 
@@ -361,14 +367,7 @@ def names_of(conditions: Sequence[Condition]) -> list[str]:
     A single model is named once by the figure itself (`shared_model`).
     """
     models = len({condition.model_title for condition in conditions}) > 1
-    parts = (
-        (
-            literal(condition.model_title) if models else "",
-            literal(condition.set_title),
-            condition.update,
-        )
-        for condition in conditions
-    )
+    parts = ((literal(each.model_title) if models else "", literal(each.set_title), each.update) for each in conditions)
     return [" ".join(filter(None, part)) for part in parts]
 
 

@@ -1,10 +1,8 @@
-"""Which groups of records a table is about, and what its reader must know of them and of those left out.
-
-A population is a function from records to a `Selection`; `needs` says what a run must hold for it.
-"""
+"""Which groups of records a table is about, and what its reader must know of them and of those left out."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +12,6 @@ from loopscope.store import Level
 from loopscope.studies.conditions import Condition, Weights, title
 from loopscope.studies.records import Records, Updates
 
-PAPER_COLUMNS = frozenset(
-    ["kl_correction", "fp64_refined_change"]
-    + [f"fp64_{name}" for name in ("state_gap", "M", "L_D", "mu", "C_upper", "S", "safe_scale", "safe_gain")]
-    + [f"fp64_optimum_{name}" for name in ("low", "high", "kind", "gain_low", "gain_high", "slope", "curvature")]
-    + [f"fp64_sampled_{name}" for name in ("curvature", "convexity", "third")]
-)
-"""Columns that a run under the paper's protocol fills with the paper's envelope, brackets, residuals and extremes."""
 _UNFINISHED = " is unfinished: "
 
 
@@ -34,15 +25,15 @@ class Selection:
 
 @dataclass(frozen=True)
 class Population:
-    """How a study chooses its groups among some records."""
+    """How a study chooses its groups among some records.
+
+    Attributes:
+        choose: the groups, and what should be said of them and of those left out.
+        needs: what a run must hold: a level of measurement, or an option of `measure`.
+    """
 
     choose: Callable[[Records], Selection]
     needs: str
-    """What a run must hold: a level of measurement, or an option of `measure`."""
-
-    def __call__(self, records: Records) -> Selection:
-        """The groups and what should be said of them."""
-        return self.choose(records)
 
 
 @dataclass(frozen=True)
@@ -77,15 +68,15 @@ def select(records: Records, *columns: str, level: Level = Level.QUICK, about: S
     """The conditions in which every question has all of `columns`; see `updates_with`."""
     of_interest = [updates for updates in records.updates if about is None or about.includes(updates.condition)]
     if not of_interest:
-        return Selection((), (about.none_here(records) if about else no_updates(records),))
+        return Selection((), (about.none_here(records) if about else records.no_updates(),))
     kept = tuple(updates for updates in of_interest if updates.has(*columns))
-    missing: dict[str, dict[str, None]] = {}
-    for updates in (updates for updates in of_interest if not updates.has(*columns)):
+    missing: dict[str, dict[str, None]] = defaultdict(dict)
+    for updates in (updates for updates in of_interest if updates not in kept):
         how = f"measure with {setting('level', level.value)}"
         if Level(updates.condition.level).includes(level):
             lacking = ", ".join(name for name in columns if not updates.has(name))
             how = f"no value of {lacking} for some of its questions"
-        missing.setdefault(how, {})[name_of(updates.condition)] = None
+        missing[how][name_of(updates.condition)] = None
     about_kept = (*notes_on(updates.condition for updates in kept), *notes_on_bounds(kept, columns))
     return Selection(kept, (*about_kept, *(_without(names, how) for how, names in missing.items())))
 
@@ -118,11 +109,6 @@ def groups_of(find: Callable[[Records], Iterable[Any]], missing: Callable[[Recor
     return Population(choose, needs)
 
 
-def no_updates(records: Records) -> str:
-    """The note of a study whose runs hold no updates."""
-    return records.nothing(f"these runs hold no updates: measure with {setting('transitions', 4)}")
-
-
 def no_depths(records: Records) -> str:
     """The note of a study whose runs hold a single depth."""
     return records.nothing(f"no run holds two depths: measure with {setting('depths', '1-8')}")
@@ -141,9 +127,10 @@ def unfinished(notes: Iterable[str]) -> list[str]:
     return [note for note in notes if _UNFINISHED in note]
 
 
-def notes_on_bounds(kept: Sequence[Updates], columns: Iterable[str] = PAPER_COLUMNS) -> tuple[str, ...]:
-    """Whose bounds these are, where the columns that a study reads are others under the paper's protocol."""
-    if not PAPER_COLUMNS & {*columns} or not any(updates.condition.bounds == "paper" for updates in kept):
+def notes_on_bounds(kept: Sequence[Updates], columns: Iterable[str]) -> tuple[str, ...]:
+    """Whose bounds these are, where a study reads columns that are others under the paper's protocol."""
+    paper = any(updates.condition.bounds == "paper" for updates in kept)
+    if not paper or not any(name.startswith(("fp64_", "kl_")) for name in columns):
         return ()
     return (f"envelopes, brackets and residuals as in the paper ({setting('protocol', 'paper')})",)
 

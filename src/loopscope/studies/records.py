@@ -26,16 +26,18 @@ Mask = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 GRID_SCALES: Floats = np.array(GRID)
-ACTION_STRIDE = 5
-"""Every fifth grid scale is one of the five actions 0, 0.25, 0.5, 0.75, 1."""
-QUARTER = 5
-"""Grid index of the quarter step."""
+QUARTER = 5  # grid index of the quarter step
 
 
 def matrix(lists: pl.Series, width: int = 0) -> Floats:
     """Lists of one length as an array with a row for each; `width` where there may be none."""
     width = len(lists[0]) if len(lists) else width
     return lists.explode().cast(pl.Float64).to_numpy().reshape(len(lists), width)
+
+
+def largest(values: Floats) -> float | None:
+    """The largest without its sign; None of nothing."""
+    return float(np.abs(values).max()) if values.size else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,11 +138,6 @@ class Updates:
         """φ on the 21-point grid: [N, G]."""
         return matrix(self.frame["grid_gain"], len(GRID))
 
-    @cached_property
-    def action_gain(self) -> Floats:
-        """φ on the five-point action set: [N, 5]."""
-        return self.grid_gain[:, ::ACTION_STRIDE]
-
     @property
     def quarter_gain(self) -> Floats:
         """φ(0.25)."""
@@ -177,17 +174,23 @@ class Updates:
 
 @dataclass(frozen=True)
 class DepthSweep:
-    """The utilities of one evaluation set at every stored depth, questions in rows."""
+    """The utilities of one evaluation set at every stored depth.
+
+    Attributes:
+        condition: the evaluation set.
+        ids: of its questions.
+        depths: that are stored.
+        utility: [N, depths].
+        chosen: the chosen option, [N, depths]; None for solutions.
+        right: the right option, [N]; None for solutions.
+    """
 
     condition: Condition
     ids: tuple[str, ...]
     depths: tuple[int, ...]
     utility: Floats
-    """[N, depths]."""
     chosen: Counts | None = None
-    """The chosen option, [N, depths]; None for solutions."""
     right: Counts | None = None
-    """The right option, [N]; None for solutions."""
 
     @property
     def correct(self) -> Floats | None:
@@ -202,15 +205,18 @@ class Tokens:
     """The `tokens` rows of one condition's references that the exit policy continues through (all without a gate).
 
     The reference of an option task is the right option: tokens of the others are no reference positions.
+
+    Attributes:
+        condition: its `n` counts the measured questions, whether or not any of their tokens continues.
+        frame: the rows.
+        stored: reference positions of the condition, continuing or not.
+        gate: what the exit gate does at each of them (`continues`, `exit_depth`, `exit_depth_fp64`); None without one.
     """
 
     condition: Condition
-    """Its `n` counts the measured questions, whether or not any of their tokens continues."""
     frame: pl.DataFrame
     stored: int
-    """Reference positions of the condition, continuing or not."""
     gate: pl.DataFrame | None = None
-    """What the exit gate does at each of them: `continues`, `exit_depth`, `exit_depth_fp64`; None without a gate."""
 
     def floats(self, column: str) -> Floats:
         """A column as float64."""
@@ -285,7 +291,7 @@ class Records:
             return f"a monitor's log holds means of a training and no question: choose {setting('name', 'training')}"
         if any(run.manifest.transitions for run in self.runs):
             return "these runs hold no records yet: the measuring command given again continues them"
-        return f"these runs hold utilities by depth and no update: measure again with {setting('transitions')}"
+        return f"these runs hold no updates: measure with {setting('transitions', 4)}"
 
     def path(self, condition: Condition, question: int) -> tuple[Floats, Floats] | None:
         """Scales and gains of one stored FP64 path, where the run keeps them."""

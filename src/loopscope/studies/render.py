@@ -1,4 +1,4 @@
-"""One printed grid for every format: numbers as text, then plain text, Markdown, HTML and LaTeX from the same cells.
+"""One printed grid for every format: numbers as text, then plain text, Markdown and LaTeX from the same cells.
 
 LaTeX is booktabs with the paper's heads; all text is escaped, so any name compiles. The type is chosen by how many
 characters a line has, a wide table is turned, and what is still too wide is scaled down. A long table continues in
@@ -11,43 +11,35 @@ import math
 import re
 import textwrap
 import unicodedata
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from loopscope.display import SOFT, Markup, element, html_table
 from loopscope.stats import Estimate
 from loopscope.studies.conditions import printable, spelled
 from loopscope.studies.declare import KEY, Column, Panel, Row, TableResult, Value
 
-DASH = "—"
-"""What an undefined number looks like."""
+DASH = "—"  # an undefined number
 MOST_DECIMALS = 8
-MEASURES_ACROSS = 6
-"""How many columns of numbers stand side by side: the paper's widest such table."""
-MOST_LINES = 60
-"""Lines of a panel that a notebook shows."""
+MEASURES_ACROSS = 6  # columns of numbers side by side: the paper's widest such table
 GAP = "  "
 _SPEC = re.compile(r"(\+?)\.(\d+)([f%])")
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 PACKAGES = "array,booktabs,graphicx,makecell,rotating"
+# Characters of a line up to which a layout serves, its float, its type and its lines on a page.
 LAYOUTS = ((104, "table", "small", 44), (118, "table", "footnotesize", 48), (0, "sidewaystable", "footnotesize", 26))
-"""Characters of a line up to which a layout serves, its float, its type and its lines on a page."""
-MOST_FLOATS = 12
-"""Floats of a long table before LaTeX has to place them: it keeps no more than 52, of a whole document."""
-NAME_LENGTH, NAME_WIDTH = 24, "1.5in"
-"""Characters of a column of words after which it is wrapped, and its width then."""
-HEAD_LENGTH = 16
-"""Characters of a head's line before it is wrapped."""
-LONGEST_WORD = 16
-"""Letters of a word in a wrapped cell after which it may be broken."""
+MOST_FLOATS = 12  # of a long table before LaTeX has to place them: it keeps no more than 52, of a whole document
+NAME_LENGTH, NAME_WIDTH = 24, "1.5in"  # characters of a column of words after which it is wrapped, and its width then
+HEAD_LENGTH = 16  # characters of a head's line before it is wrapped
+LONGEST_WORD = 16  # letters of a word in a wrapped cell after which it may be broken
+# Lines of heads that are formulas.
 _MATH = {
     **{name: f"${name}$" for name in ("A", "A+Q", "N", "n", "Q", "A>0, Q<0")},
     **{"M/(2κ)": r"$M/(2\kappa)$", "C/κ": r"$\overline C/\kappa$", "S/κ": r"$\overline S/\kappa$"},
     **{"C²/(2κ)": r"$\overline C^{2}/(2\kappa)$", "ΔU<0": r"$\Delta U<0$"},
 }
-"""Lines of heads that are formulas."""
 _ESCAPES = {
     **{character: f"\\{character}" for character in "{}&%$#_"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"},
@@ -82,8 +74,11 @@ class Sheet:
 
 def sheets(result: TableResult) -> list[Sheet]:
     """All panels of a table."""
-    panels = (_pivoted(result, each) if each.across else [_plain(result, each)] for each in result.panels)
-    return [sheet for found in panels for sheet in found]
+    found = []
+    for panel in result.panels:
+        lines = tuple(_line(result, row, panel.columns) for row in result.rows)
+        found += _pivoted(result, panel) if panel.across else [Sheet(panel.title, panel.columns, lines)]
+    return found
 
 
 def number(value: Value, spec: str, per: float = 1.0, *, ci: bool = False) -> str:
@@ -153,24 +148,17 @@ def _line(result: TableResult, row: Row, columns: Sequence[Column]) -> tuple[str
     return tuple(_cell(result, row, column) for column in columns)
 
 
-def _plain(result: TableResult, panel: Panel) -> Sheet:
-    return Sheet(panel.title, panel.columns, tuple(_line(result, row, panel.columns) for row in result.rows))
-
-
 def _pivoted(result: TableResult, panel: Panel) -> list[Sheet]:
     """Values of `panel.across` side by side; rows that agree in the text columns become one line.
 
     What does not fit next to each other goes below, in sheets of its own.
     """
-    leads = tuple(column for column in panel.columns if column.left)
-    measures = tuple(column for column in panel.columns if not column.left)
-    leading = [_line(result, row, leads) for row in result.rows]
-    sides = [str(row[panel.across]) for row in result.rows]
-    lines: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
-    for lead, side, row in zip(leading, sides, result.rows, strict=True):
-        lines.setdefault(lead, {})[side] = _line(result, row, measures)
-    heads, width = list(dict.fromkeys(sides)), max(1, MEASURES_ACROSS // max(len(measures), 1))
-    found, dashes = [], (DASH,) * len(measures)
+    leads, measures = (tuple(column for column in panel.columns if column.left is left) for left in (True, False))
+    lines: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = defaultdict(dict)
+    for row in result.rows:
+        lines[_line(result, row, leads)][str(row[panel.across])] = _line(result, row, measures)
+    heads = list(dict.fromkeys(str(row[panel.across]) for row in result.rows))
+    width, dashes, found = max(1, MEASURES_ACROSS // max(len(measures), 1)), (DASH,) * len(measures), []
     for start in range(0, max(len(heads), 1), width):
         shown = heads[start : start + width]
         columns = leads + tuple(
@@ -179,9 +167,9 @@ def _pivoted(result: TableResult, panel: Panel) -> list[Sheet]:
             for measure in measures
         )
         body = tuple(
-            lead + tuple(cell for head in shown for cell in beside.get(head, dashes))
-            for lead, beside in lines.items()
-            if any(head in beside for head in shown)
+            lead + tuple(cell for head in shown for cell in across.get(head, dashes))
+            for lead, across in lines.items()
+            if any(head in across for head in shown)
         )
         found.append(Sheet(panel.title, columns, body))
     return found
@@ -253,40 +241,19 @@ def _markdown(text: str) -> str:
     return re.sub(r"([\\`*_<>|])", r"\\\1", " ".join(text.split()))
 
 
-def as_html(result: TableResult) -> str:
-    """The whole table as a notebook shows it."""
-    parts = [element("p", element("strong", f"{result.title}."), " ", element("span", result.caption, style=SOFT))]
-    for sheet in sheets(result):
-        above = Markup()
-        if any(column.group for column in sheet.columns):
-            spans = (element("th", group, colspan=n, style="text-align:center") for group, n in groups(sheet.columns))
-            above = element("tr", *spans)
-        heads = [column.head.replace("\n", " ") for column in sheet.columns]
-        parts += [element("p", element("em", sheet.title))] if sheet.title else []
-        words = [column.left for column in sheet.columns]
-        parts.append(html_table(heads, _body(sheet)[:MOST_LINES], words=words, above=above))
-        more = len(sheet.lines) - MOST_LINES
-        parts += [element("p", f"… and {more} more lines", style=SOFT)] if more > 0 else []
-    parts += [element("p", f"note: {note}", style=SOFT) for note in result.notes]
-    return element("div", *parts)
-
-
 def latex_text(text: str, *, breakable: bool = False) -> str:
     r"""Text that LaTeX prints as it stands: no command, no ligature, no character that its fonts lack.
 
     >>> print(latex_text("50% of a_b → 1, |x|<é"))
     50\% of a\_b $\to$ 1, \textbar{}x\textbar{}\textless{}\'{e}
     """
-    words = [_LIGATURES.sub("{}", "".join(map(_letter, word))) for word in printable(text).split(" ")]
-    if breakable:
-        size = LONGEST_WORD // 2
-        words = [
-            r"\penalty500\hspace{0pt}".join(latex_text(word[i : i + size]) for i in range(0, len(word), size))
-            if len(word) > LONGEST_WORD
-            else known
-            for word, known in zip(printable(text).split(" "), words, strict=True)
-        ]
-    return " ".join(words)
+    found = []
+    for word in printable(text).split(" "):
+        size = LONGEST_WORD // 2 if breakable and len(word) > LONGEST_WORD else max(len(word), 1)
+        pieces = (word[start : start + size] for start in range(0, max(len(word), 1), size))
+        written = (_LIGATURES.sub("{}", "".join(map(_letter, piece))) for piece in pieces)
+        found.append(r"\penalty500\hspace{0pt}".join(written))
+    return " ".join(found)
 
 
 def _letter(character: str) -> str:
@@ -364,20 +331,16 @@ def _head(column: Column) -> list[str]:
     return [part for line in column.head.splitlines() for part in textwrap.wrap(line, HEAD_LENGTH) or [""]]
 
 
-def _wrapped(sheet: Sheet) -> list[bool]:
-    cells = zip(*sheet.lines, strict=True) if sheet.lines else [()] * len(sheet.columns)
-    return [
-        column.left and any(len(text) > NAME_LENGTH for text in each)
-        for column, each in zip(sheet.columns, cells, strict=True)
-    ]
+def _longest(sheet: Sheet) -> list[int]:
+    """Characters of the longest cell of each column, without its head."""
+    return [max((len(line[index]) for line in sheet.lines), default=0) for index in range(len(sheet.columns))]
 
 
 def _characters(sheet: Sheet) -> int:
-    cells = zip(*sheet.lines, strict=True) if sheet.lines else [()] * len(sheet.columns)
-    widths = [max(map(len, [*_head(column), *each])) for column, each in zip(sheet.columns, cells, strict=True)]
-    return sum(min(w, NAME_LENGTH) if c.left else w for w, c in zip(widths, sheet.columns, strict=True)) + 3 * len(
-        widths
-    )
+    widths = [
+        max(longest, *map(len, _head(column))) for longest, column in zip(_longest(sheet), sheet.columns, strict=True)
+    ]
+    return sum(3 + (min(w, NAME_LENGTH) if c.left else w) for w, c in zip(widths, sheet.columns, strict=True))
 
 
 def _height(line: tuple[str, ...], sheet: Sheet) -> int:
@@ -385,7 +348,7 @@ def _height(line: tuple[str, ...], sheet: Sheet) -> int:
 
 
 def _tabular(sheet: Sheet) -> list[str]:
-    wrapped = _wrapped(sheet)
+    wrapped = [each.left and size > NAME_LENGTH for each, size in zip(sheet.columns, _longest(sheet), strict=True)]
     alignment = "".join(
         rf">{{\raggedright\arraybackslash}}p{{{NAME_WIDTH}}}" if wide else "l" if column.left else "r"
         for wide, column in zip(wrapped, sheet.columns, strict=True)
@@ -405,11 +368,8 @@ def _tabular(sheet: Sheet) -> list[str]:
             rules += [rf"\cmidrule(lr){{{start}-{start + width - 1}}}"] if group else []
             start += width
         lines += [" & ".join(spans) + r" \\", "".join(rules)]
-    lines += [
-        " & ".join(_stacked(_head(column)) for column in sheet.columns) + r" \\",
-        r"\midrule",
-        *_latex_lines(sheet, wrapped),
-    ]
+    heads = " & ".join(_stacked(_head(column)) for column in sheet.columns)
+    lines += [heads + r" \\", r"\midrule", *_latex_lines(sheet, wrapped)]
     return [*lines, r"\bottomrule", r"\end{tabular}}", r"\par\medskip"]
 
 

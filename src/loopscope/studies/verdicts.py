@@ -13,25 +13,23 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from loopscope.stats import Estimate
+from loopscope.store.schema import update_name
 from loopscope.studies.conditions import Condition, Weights, bare_name
 from loopscope.studies.declare import Value
 from loopscope.studies.paper import AT_MOST, EXACT, MEASURED, PaperCell, Setting, model_names, templates
 
-MOST_NAMED = 4
-"""Conditions that the line about what the paper lacks names; the others are counted."""
-EXIT_THRESHOLD = 1.0
-"""The CDF threshold of the exit gate in the paper, which is that of the published checkpoints."""
+MOST_NAMED = 4  # conditions that the line about what the paper lacks names; the others are counted
+EXIT_THRESHOLD = 1.0  # the CDF threshold of the exit gate in the paper, which is that of the published checkpoints
 PROTOCOL = "paper"
-SEED = 20260904
-"""Of the draw of H_0, plus the source row."""
+SEED = 20260904  # of the draw of H_0, plus the source row
 UNVERIFIED = "weights not verified"
+# Of these the paper has counts of one condition in two measurements.
 COUNTED_TWICE = EXACT - {"depths", "choice", "conditions", "batches", "checks"}
-"""Of these the paper has counts of one condition in two measurements."""
+# How near two measurements of a value can be asked to be, relative to it, by the dtype of the states. In the paper the
+# mean regret of the same 315 predictions is 1.826e-5 and, measured anew, 1.831e-5: 0.27% apart, and 2⁻⁸ is 0.39%.
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
-"""How near two measurements of a value can be asked to be, relative to it, by the dtype of the states. In the paper the
-mean regret of the same 315 predictions is 1.826e-5 and, measured anew, 1.831e-5: 0.27% apart, and 2⁻⁸ is 0.39%."""
+# What float64 sums of some hundred terms of a few nats owe to the order of adding: no error below it counts.
 SUMMED = 2.0**-48
-"""What float64 sums of some hundred terms of a few nats owe to the order of adding: no error below it counts."""
 
 
 class Verdict(StrEnum):
@@ -56,11 +54,9 @@ def in_paper(condition: Condition) -> bool:
 def absent(conditions: Iterable[Condition]) -> str:
     """One line on conditions that the paper does not have; nothing where there are none."""
     names = list(dict.fromkeys(f"{c.model_title} on {c.set_title}" for c in conditions if not in_paper(c)))
-    if not names:
-        return ""
-    listed = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
-    models = ", ".join(model_names().values())
-    return f"not in the paper, so not compared: {listed} (its models are {models}; its tasks {', '.join(templates())})"
+    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    known = f"its models are {', '.join(model_names().values())}; its tasks {', '.join(templates())}"
+    return f"not in the paper, so not compared: {', '.join([*names[:MOST_NAMED], *more])} ({known})" if names else ""
 
 
 def _paper_model(condition: Condition) -> str | None:
@@ -75,41 +71,38 @@ def setting_differences(condition: Condition, setting: Setting) -> tuple[str, ..
     run, task = condition.manifest, condition.info
     assert run is not None
     assert task is not None
-    fewshot, threshold = run.settings.get("num_fewshot") or 0, run.settings.get("exit_threshold")
-    other = "" if setting.transition is None else f"{setting.transition}→{setting.transition + 1}"
-    compared: list[tuple[str, object, object]] = [("the task is", condition.task, setting.task)]
-    if condition.task == setting.task:
-        compared.append(("the split is", condition.split, setting.split))
-        if condition.split == setting.split:
-            compared.append(("the subset is", condition.subset or "none", setting.subset or "none"))
-    compared += [
-        ("N is", condition.n, setting.n),
-        *([("the update is", condition.update, other)] if other else []),
-        ("the protocol is", run.protocol, PROTOCOL),
-        ("states are", condition.states, setting.states),
+    settings, same_task = run.settings, condition.task == setting.task
+    same_split = same_task and condition.split == setting.split
+    update = "" if setting.transition is None else update_name(setting.transition)
+    threshold = settings.get("exit_threshold")
+    # What a run has, what the paper has, and whether it matters here.
+    compared: list[tuple[str, object, object, object]] = [
+        ("the task is", condition.task, setting.task, True),
+        ("the split is", condition.split, setting.split, same_task),
+        ("the subset is", condition.subset or "none", setting.subset or "none", same_split),
+        ("N is", condition.n, setting.n, True),
+        ("the update is", condition.update, update, update),
+        ("the protocol is", run.protocol, PROTOCOL, True),
+        ("states are", condition.states, setting.states, True),
         # Numbers of the FP64 analysis do not depend on the readout of the pass.
-        *([("the readout is", condition.readout, "float32")] if setting.readout == "float32" else []),
-        *([("the batch size is", run.batch.size or "by length", setting.batch)] if setting.batch else []),
+        ("the readout is", condition.readout, "float32", setting.readout == "float32"),
+        ("the batch size is", run.batch.size or "by length", setting.batch, setting.batch),
+        ("H₀ is drawn by the rule", run.initial_state, setting.initial_state, setting.initial_state),
+        ("the seed of H₀ is", run.seeds.get("initial_state"), SEED, setting.initial_state),
+        ("the exit threshold is", threshold, EXIT_THRESHOLD, isinstance(threshold, int | float)),
+        ("examples before each question are", settings.get("num_fewshot") or 0, 0, True),
     ]
-    if setting.initial_state is not None:
-        compared.append(("H₀ is drawn by the rule", run.initial_state, setting.initial_state))
-        compared.append(("the seed of H₀ is", run.seeds.get("initial_state"), SEED))
-    if isinstance(threshold, int | float):
-        compared.append(("the exit threshold is", f"{threshold:g}", f"{EXIT_THRESHOLD:g}"))
-    same_split = (condition.task, condition.split) == (setting.task, setting.split)
     # Rows that were fetched from the hub at a recorded revision are what they are called.
     other_rows = same_split and task.data_revision is None and task.data_sha256 != setting.data_sha256
     stated = {
         "its data file holds other rows than the published one": other_rows,
-        "another template words its questions": condition.task == setting.task
-        and task.template_sha256 != templates()[setting.task],
-        f"{fewshot} examples stand before each question (paper: none)": fewshot,
-        "its questions are asked in a chat template": run.settings.get("apply_chat_template"),
-        "long sequences were cut": run.settings.get("long") == "truncate-left",
-        "options share a row": run.settings.get("share_context"),
+        "another template words its questions": same_task and task.template_sha256 != templates()[setting.task],
+        "its questions are asked in a chat template": settings.get("apply_chat_template"),
+        "long sequences were cut": settings.get("long") == "truncate-left",
+        "options share a row": settings.get("share_context"),
         setting.unpublished: setting.unpublished,
     }
-    found = [f"{what} {here} (paper: {paper})" for what, here, paper in compared if here != paper]
+    found = [f"{what} {here} (paper: {paper})" for what, here, paper, matters in compared if matters and here != paper]
     return (*_model_differences(condition, setting), *found, *(said for said, so in stated.items() if so))
 
 
@@ -149,22 +142,21 @@ def not_comparable(reasons: Iterable[str]) -> tuple[Verdict, str]:
 
 def judge(cell: PaperCell, value: Value, states: str) -> tuple[Verdict, str]:
     """The verdict on a run's number in the paper's setting; `states` is the dtype of the run's states."""
+    same = Verdict.REPRODUCES, "reproduces"
     if cell.printed is None or cell.value is None:
         here, paper = value or "none", cell.text.replace("->", "→").replace("---", "none")
-        same = here == paper
-        return (
-            (Verdict.REPRODUCES, "reproduces") if same else (Verdict.DIFFERS, f"differs by its {cell.quantity}: {here}")
-        )
+        return same if here == paper else (Verdict.DIFFERS, f"differs by its {cell.quantity}: {here}")
     number = number_of(value)
     if number is None:
         return not_comparable(["nothing in this run defines such a number"])
     difference = number - cell.value
     if cell.relation:
-        holds = difference > 0 if cell.relation == "above" else difference < 0
         said = f"is not {cell.relation} {cell.printed.text}: {cell.printed.write(number / cell.unit)}"
-        return (Verdict.REPRODUCES, "reproduces") if holds else (Verdict.DIFFERS, f"differs: {said}")
+        return (
+            same if difference * (1 if cell.relation == "above" else -1) > 0 else (Verdict.DIFFERS, f"differs: {said}")
+        )
     if reproduces(cell, number):
-        return Verdict.REPRODUCES, "reproduces"
+        return same
     relative = f" ({difference / abs(cell.value):+.1%})" if cell.value else ""
     by = f"{difference / cell.unit:+.3g}{relative}"
     if _near(cell.quantity, cell.value, number, states):

@@ -32,13 +32,14 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Literal, NamedTuple, Protocol
 
 from loopscope.errors import LoopscopeError
 
 Scalar = str | int | float | bool | None
+_TOGETHER = 64
+"""Rows whose texts are encoded together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,6 @@ class Encoder(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """The token ids of the text, without special tokens."""
-        ...
 
 
 def encode_pair(
@@ -193,33 +193,18 @@ def _harness_pair(tokenizer: Any, context: str, continuation: str) -> tuple[list
     return head, encoded(context + continuation)[len(head) :]
 
 
-class EncodedTogether:
-    """A tokenizer for the texts of some rows: all are encoded when the first is asked for, each of them once.
-
-    In threads of the tokenizer's library, where it has them, which leave Python's lock to others.
-    """
-
-    def __init__(self, tokenizer: Any, rows: Iterable[Row], split: Split) -> None:
-        self._tokenizer, self._rows, self._split = tokenizer, rows, split
-        self._found: dict[str, list[int]] = {}
-
-    def encode(self, text: str) -> list[int]:
-        """The token ids of a text, without special tokens."""
-        if not self._found:
-            pairs = (
-                (row.context + lead, scored) for row in self._rows if row.ids is None for lead, scored in row.pairs
-            )
-            texts = list(dict.fromkeys(chain.from_iterable(_texts(*pair, self._split) for pair in pairs)))
-            self._found = dict(zip(texts, self._tokenizer.encode_batch(texts), strict=True))
-        return self._found[text]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
-
-
-def _texts(context: str, continuation: str, split: Split) -> tuple[str, str]:
-    """What `encode_pair` has encoded."""
-    return (context + continuation, context.rstrip(" ")) if split == "joint" else (context, continuation)
+def _together(tokenizer: Any, rows: Iterable[Row], split: Split) -> Any:
+    """A tokenizer for the texts of some rows, each of them encoded once, in threads of the tokenizer's library."""
+    if split not in ("joint", "separate") or not hasattr(tokenizer, "encode_batch"):
+        return tokenizer
+    texts: dict[str, None] = {}
+    for row in rows:
+        for lead, scored in row.pairs if row.ids is None else ():
+            context = row.context + lead
+            pair = (context + scored, context.rstrip(" ")) if split == "joint" else (context, scored)
+            texts |= dict.fromkeys(pair)
+    found = dict(zip(texts, tokenizer.encode_batch(list(texts)), strict=True))
+    return SimpleNamespace(encode=found.__getitem__, prefix_ids=getattr(tokenizer, "prefix_ids", ()))
 
 
 def encode_row(tokenizer: Encoder | None, row: Row, split: Split = "joint", *, special_tokens: bool = True) -> Example:
@@ -280,17 +265,18 @@ class LoadedTask:
 
     def encode(self, tokenizer: Encoder | None = None) -> Iterator[Example]:
         """The rows as examples, one at a time."""
-        return (self.encode_row(tokenizer, row) for row in self.rows)
+        for start in range(0, len(self.rows), _TOGETHER):
+            rows = self.rows[start : start + _TOGETHER]
+            encoder = _together(tokenizer, rows, self.encoding)
+            for row in rows:
+                try:
+                    yield self.encode_row(encoder, row)
+                except LoopscopeError as error:
+                    raise LoopscopeError(f"{self.spec}, question {row.id}: {error}") from error
 
     def encode_row(self, tokenizer: Encoder | None, row: Row) -> Example:
         """One of its rows as an example."""
         return encode_row(tokenizer, row, self.encoding, special_tokens=self.special_tokens)
-
-    def together(self, tokenizer: Encoder | None, rows: Iterable[Row]) -> Encoder | None:
-        """The tokenizer for `encode_row` of all these rows."""
-        if self.encoding in ("joint", "separate") and hasattr(tokenizer, "encode_batch"):
-            return EncodedTogether(tokenizer, rows, self.encoding)
-        return tokenizer
 
     def without_rows(self) -> LoadedTask:
         """What the task is, without its texts: what a worker needs that is handed rows one unit at a time."""
@@ -330,18 +316,15 @@ def fit_lengths(examples: Collection[Example], allowed: int, policy: LengthPolic
         raise LoopscopeError(
             f"{len(listed)} of {len(examples)} questions are longer than {allowed} tokens: {first}{more}{remedy}"
         )
-    return [_fitted(example, allowed, policy) for example in examples]
-
-
-def _fitted(example: Example, allowed: int, policy: LengthPolicy) -> Example | None:
-    if example.longest <= allowed:
-        return example
     if policy == "skip":
-        return None
-    return dataclasses.replace(example, sequences=tuple(_cut(sequence, allowed) for sequence in example.sequences))
+        return [None if example.longest > allowed else example for example in examples]
+    return [_cut(example, allowed) if example.longest > allowed else example for example in examples]
 
 
-def _cut(sequence: Sequence, allowed: int) -> Sequence:
-    surplus = max(0, len(sequence.token_ids) - allowed)
-    positions = tuple(position - surplus for position in sequence.positions)
-    return Sequence(sequence.token_ids[surplus:], positions, sequence.targets)
+def _cut(example: Example, allowed: int) -> Example:
+    cut = []
+    for sequence in example.sequences:
+        surplus = max(0, len(sequence.token_ids) - allowed)
+        positions = tuple(position - surplus for position in sequence.positions)
+        cut.append(Sequence(sequence.token_ids[surplus:], positions, sequence.targets))
+    return dataclasses.replace(example, sequences=tuple(cut))

@@ -22,11 +22,10 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from pydantic import Field
 
@@ -39,13 +38,8 @@ SPLIT_ALIASES = {"val": "validation", "valid": "validation", "dev": "validation"
 FOLDER = Path(__file__).parent / "embedded"
 
 
-class Question(NamedTuple):
-    """A stored row in words."""
-
-    context: str
-    continuations: tuple[str, ...]
-    answer: int | None
-    metadata: dict[str, Scalar]
+Question: TypeAlias = tuple[str, tuple[str, ...], int | None, dict[str, Scalar]]
+"""A stored row in words: context, continuations, answer, metadata."""
 
 
 class EmbeddedTask(NamedTuple):
@@ -72,23 +66,22 @@ class EmbeddedTask(NamedTuple):
 
 
 def _facts(row: Mapping[str, Any]) -> dict[str, Scalar]:
-    result = row["options"][row["answer"]]
-    steps = row["solution"].count("\n")
-    return {"difficulty": steps, "family": row["family"], "remark": row["remark"], "result": result}
+    found = {"difficulty": row["solution"].count("\n"), "family": row["family"], "remark": row["remark"]}
+    return found | {"result": row["options"][row["answer"]]}
 
 
 def _solution(row: Mapping[str, Any]) -> Question:
     question = f"{row['story']} {row['request']}".rstrip()
-    return Question(f"Problem: {question}\nSolution:\n", (row["solution"],), None, _facts(row))
+    return (f"Problem: {question}\nSolution:\n", (row["solution"],), None, _facts(row))
 
 
 def _options(row: Mapping[str, Any]) -> Question:
     options = tuple(f" {option}" for option in row["options"])
-    return Question(f"Problem: {row['story']}\nAnswer:", options, row["answer"], _facts(row))
+    return (f"Problem: {row['story']}\nAnswer:", options, row["answer"], _facts(row))
 
 
 def _stories(row: Mapping[str, Any]) -> Question:
-    return Question(row["context"], (row["continuation"],), None, {"stories": row["continuation"].count("\n") + 1})
+    return (row["context"], (row["continuation"],), None, {"stories": row["continuation"].count("\n") + 1})
 
 
 _PROBLEMS = {"test": 5_000, "validation": 2_000, "train": 10_000}
@@ -184,8 +177,7 @@ def find_benchmark(name: str) -> Benchmark | None:
     return None
 
 
-@dataclass(frozen=True)
-class TaskSummary:
+class TaskSummary(NamedTuple):
     """One task as `loopscope tasks` lists it.
 
     Attributes:
@@ -243,28 +235,19 @@ def find_file(benchmark: Benchmark, split: str, data_dir: str | Path) -> Path:
     folder = Path(data_dir)
     if not os.path.isdir(folder):  # unlike Path.is_dir also for names that are too long
         raise LoopscopeError(f"data directory {folder} does not exist; give the folder that holds the data files")
-    # To the depth of a hub repository: ORGANISATION/NAME/CONFIG/FILE.
-    found = (path for pattern in ("*", "*/*", "*/*/*", "*/*/*/*") for path in folder.glob(pattern))
-    # In order: more usual endings first, then shorter paths.
-    there = sorted(
-        (path for path in found if is_data_file(path.name) and path.is_file()),
-        key=lambda path: (_ending(path), len(path.parts), path),
-    )
     wanted = _spellings(benchmark, split)
-    for path in there:
-        name = str(path.relative_to(folder))[: -len(SUFFIXES[_ending(path)])]
-        if squash(name.replace(os.sep, "_")) in wanted:
-            return path
-    names = [path.name for path in there if path.parent == folder]
+    # In order: more usual endings first, then shorter paths, to the depth of ORGANISATION/NAME/CONFIG/FILE.
+    for suffix in SUFFIXES:
+        for path in (path for depth in range(4) for path in sorted(folder.glob("*/" * depth + "*"))):
+            name = str(path.relative_to(folder))
+            if name.lower().endswith(suffix) and squash(name[: -len(suffix)].replace(os.sep, "_")) in wanted:
+                return path
+    names = sorted(path.name for path in folder.iterdir() if is_data_file(path.name))
     listed = f"; it has {', '.join(names[:8])}{' …' if len(names) > 8 else ''}" if names else ""
     raise LoopscopeError(
         f"no {benchmark.name} {split} file in {folder}; expected {benchmark.name}_{split}.jsonl.gz (or .jsonl, "
         f".parquet){listed}"
     )
-
-
-def _ending(path: Path) -> int:
-    return next(place for place, suffix in enumerate(SUFFIXES) if path.name.lower().endswith(suffix))
 
 
 def _spellings(benchmark: Benchmark, split: str) -> set[str]:

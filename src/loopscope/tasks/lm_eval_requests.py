@@ -13,12 +13,11 @@ import hashlib
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loopscope.errors import LoopscopeError, setting
 from loopscope.limits import TimeLimitError, time_limit
@@ -48,8 +47,7 @@ def lm_eval_name(spec: str) -> str:
     return PREFIX + (Path(name).stem if name.endswith((".yaml", ".yml")) else name)
 
 
-@dataclass(frozen=True)
-class Requests:
+class Requests(NamedTuple):
     """A task of lm-evaluation-harness with its requests built.
 
     Attributes:
@@ -64,35 +62,41 @@ class Requests:
     total: int
     chosen: tuple[int, ...] | None
 
-    @classmethod
-    def of(
-        cls,
-        spec: str,
-        selection: Selection,
-        num_fewshot: int | None,
-        seed: int,
-        chat: Chat | None,
-        *,
-        forced: bool = False,
-    ) -> Requests:
-        """The requests of the chosen documents; `forced` takes a number of examples that the task itself refuses."""
-        task = find_task(spec.removeprefix(PREFIX))
-        kind = KINDS.get(str(task.OUTPUT_TYPE))
-        if kind is None:
-            raise LoopscopeError(
-                f"{spec} has the output type {task.OUTPUT_TYPE}: loopscope reads those of {' and '.join(KINDS)}"
-            )
-        if forced:
-            task.set_config(key="num_fewshot", value=num_fewshot)
-        else:
-            _set_fewshot(task, spec, num_fewshot)
-        task.set_fewshot_seed(seed=seed)
-        with _told(spec):
-            total = len(task.eval_docs)
-        selection.check(total, spec)
-        chosen = None if selection.ids is None else tuple(sorted(selection.ids)[: selection.limit])
-        _build(task, spec, chosen, selection.limit, chat)
-        return cls(task, kind, total, chosen)
+
+def build_requests(
+    spec: str, selection: Selection, num_fewshot: int | None, seed: int, chat: Chat | None, *, forced: bool = False
+) -> Requests:
+    """The requests of the chosen documents; `forced` takes a number of examples that the task itself refuses."""
+    task = find_task(spec.removeprefix(PREFIX))
+    kind = KINDS.get(str(task.OUTPUT_TYPE))
+    if kind is None:
+        there = " and ".join(KINDS)
+        raise LoopscopeError(f"{spec} has the output type {task.OUTPUT_TYPE}: loopscope reads those of {there}")
+    own = task.get_config("num_fewshot")
+    if not forced and own == 0 and num_fewshot not in (None, 0):
+        # As that program's own command does: a task that says 0 itself keeps it.
+        given = setting("num_fewshot", num_fewshot)
+        raise LoopscopeError(f"{spec} says itself that it takes no examples: leave out {given}")
+    task.set_config(key="num_fewshot", value=num_fewshot if num_fewshot is not None or forced else own or 0)
+    task.set_fewshot_seed(seed=seed)
+    with _one_line(spec):
+        total = len(task.eval_docs)
+    selection.check(total, spec)
+    chosen = None if selection.ids is None else tuple(sorted(selection.ids)[: selection.limit])
+
+    def render(messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+        assert chat is not None
+        return chat.render(messages) if add_generation_prompt else render_begun(chat, messages)
+
+    with _one_line(spec), time_limit(MOST_SECONDS):
+        task.build_all_requests(
+            limit=selection.limit if chosen is None else None,
+            samples=None if chosen is None else list(chosen),
+            apply_chat_template=chat is not None,
+            fewshot_as_multiturn=chat is not None,
+            chat_template=render if chat is not None else None,
+        )
+    return Requests(task, kind, total, chosen)
 
 
 def load_requests(spec: str, selection: Selection, num_fewshot: int | None, seed: int, chat: Chat | None) -> LoadedTask:
@@ -105,16 +109,16 @@ def load_requests(spec: str, selection: Selection, num_fewshot: int | None, seed
         seed: what they are drawn from.
         chat: the chat template, where the requests are to be conversations.
     """
-    requests = Requests.of(spec, selection, num_fewshot, seed, chat)
-    task = requests.task
-    split = str(task.config.test_split or task.config.validation_split or "test")
-    with _told(spec):
+    requests = build_requests(spec, selection, num_fewshot, seed, chat)
+    config = requests.task.config
+    split = str(config.test_split or config.validation_split or "test")
+    with _one_line(spec):
         rows = tuple(_rows(requests, split))
     digest = hashlib.sha256()
     for row in rows:
         check_size(sum(len(row.context) + len(text) for text in row.texts), f"{spec}, question {row.id}")
         digest.update(canonical([row.source_row, row.context, row.pairs, row.answer]) + b"\n")
-    wording = ["lm_eval", task.config.num_fewshot, seed, None if chat is None else chat.sha256]
+    wording = ["lm_eval", config.num_fewshot, seed, None if chat is None else chat.sha256]
     return LoadedTask(
         name=lm_eval_name(spec),
         spec=spec,
@@ -156,7 +160,7 @@ def find_task(name: str) -> Any:
         raise LoopscopeError(
             f"{PREFIX}{name} needs lm-evaluation-harness: pip install '.[lm-eval]' in loopscope's folder"
         ) from error
-    with _told(PREFIX + name):
+    with _one_line(PREFIX + name):
         manager = _manager(not is_file)
     if not is_file and name not in manager.all_subtasks:
         if name in manager.all_tasks:
@@ -164,39 +168,11 @@ def find_task(name: str) -> Any:
         near = difflib.get_close_matches(name, manager.all_subtasks, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(near)}?" if near else "`lm_eval ls tasks` lists them"
         raise LoopscopeError(f"lm-evaluation-harness has no task {name!r}: {hint}")
-    with _told(PREFIX + name):
+    with _one_line(PREFIX + name):
         tasks = manager.load([name])["tasks"]
     if len(tasks) != 1:
         raise LoopscopeError(f"{PREFIX}{name} is {len(tasks)} tasks: name them one by one")
     return next(iter(tasks.values()))
-
-
-def _set_fewshot(task: Any, spec: str, num_fewshot: int | None) -> None:
-    """As that program's own command does: a task that says 0 itself keeps it."""
-    own = task.get_config("num_fewshot")
-    if num_fewshot is not None and num_fewshot != own:
-        if own == 0:
-            raise LoopscopeError(
-                f"{spec} says itself that it takes no examples: leave out {setting('num_fewshot', num_fewshot)}"
-            )
-        task.set_config(key="num_fewshot", value=num_fewshot)
-    elif own is None:
-        task.set_config(key="num_fewshot", value=0)
-
-
-def _build(task: Any, spec: str, chosen: Sequence[int] | None, limit: int | None, chat: Chat | None) -> None:
-    def render(messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
-        assert chat is not None
-        return chat.render(messages) if add_generation_prompt else render_begun(chat, messages)
-
-    with _told(spec), time_limit(MOST_SECONDS):
-        task.build_all_requests(
-            limit=limit if chosen is None else None,
-            samples=None if chosen is None else list(chosen),
-            apply_chat_template=chat is not None,
-            fewshot_as_multiturn=chat is not None,
-            chat_template=render if chat is not None else None,
-        )
 
 
 def _rows(built: Requests, split: str) -> Iterator[Row]:
@@ -245,7 +221,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(spec: str) -> Iterator[None]:
+def _one_line(spec: str) -> Iterator[None]:
     """That program's own errors in one line; most of them are data that cannot be had."""
     try:
         with _quiet():

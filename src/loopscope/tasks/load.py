@@ -31,11 +31,10 @@ from loopscope.tasks.known_tasks import (
     unknown_task,
 )
 from loopscope.tasks.lm_eval_requests import is_lm_eval, load_requests
-from loopscope.tasks.own_task import Task
+from loopscope.tasks.own_task import IdRows, Task, kind_of_ids
 from loopscope.tasks.prompting import FEWSHOT_SEED, POOL_ROWS, Chat, prompted
 from loopscope.tasks.source_rows import SUFFIXES, Columns, Item, Selection, SourceRow, is_data_file, read_rows, row_id
 from loopscope.tasks.template import Template, builtin_template, own_template, read_template
-from loopscope.tasks.token_ids import IdRows, kind_of_ids
 
 
 def load_task(
@@ -88,13 +87,14 @@ class _Source(NamedTuple):
     data_dir: str | None
     template: Template | None
 
-    def load(self, spec: str | Task, selection: Selection) -> LoadedTask:
-        """The chosen rows of what a specification names."""
+    def load(self, spec: str | Task, selection: Selection, *, train: bool = False) -> LoadedTask:
+        """The chosen rows of what a specification names; of a `Task` its rows for examples where `train` says so."""
         if isinstance(spec, Task):
-            return self._object(spec, selection)
-        file = _file(spec)
-        if file is not None:
-            return self._file(file, selection)
+            rows, where = spec.source_rows(train=train), f"the task {spec.name!r}"
+            facts = {"name": spec.name, "spec": spec.name, "given": True}
+            return _own(rows, self.template or spec.template, selection, where, spec.decode, **facts)
+        if (file := _file(spec)) is not None:
+            return self._file(*file, selection)
         name, colon, part = spec.partition(":")
         if colon and not part:
             raise LoopscopeError(f"{spec} names no split after its colon; write {name} or {name}:SPLIT")
@@ -109,29 +109,24 @@ class _Source(NamedTuple):
 
     def pool(self, spec: str | Task, task: LoadedTask, split: str | None) -> LoadedTask:
         """The rows that a task's examples are drawn from."""
-        first = Selection(limit=POOL_ROWS)
+        first, wanted = Selection(limit=POOL_ROWS), setting("fewshot_split")
         if isinstance(spec, Task):
             if split not in (None, "train") or (split and not spec.train):
                 raise LoopscopeError(
                     f"the task {spec.name!r} has no split {split!r}: give it rows with `train=` when you make it, and"
-                    f" leave out {setting('fewshot_split')}"
+                    f" leave out {wanted}"
                 )
-            return self._object(spec, first, train=bool(spec.train))
-        file = _file(spec)
-        if file is not None:
+            return self.load(spec, first, train=bool(spec.train))
+        if (file := _file(spec)) is not None:
             if split is not None and not is_data_file(split):
-                raise LoopscopeError(
-                    f"{spec} is a file without splits: {setting('fewshot_split')} takes another data file"
-                )
-            return self._file(file if split is None else file._replace(path=Path(split)), first)
+                raise LoopscopeError(f"{spec} is a file without splits: {wanted} takes another data file")
+            return self._file(file[0], file[1] if split is None else Path(split), first)
         splits = (EMBEDDED_TASKS.get(task.name) or BENCHMARKS[task.name]).splits
-        wanted = SPLIT_ALIASES.get(split or "train", split or "train")
-        if wanted not in splits:
-            raise LoopscopeError(
-                f"{task.name} has no split {wanted!r} for examples; name one with {setting('fewshot_split')}:"
-                f" {', '.join(splits)}"
-            )
-        return self.load(f"{task.name}:{wanted}", first)
+        named = SPLIT_ALIASES.get(split or "train", split or "train")
+        if named not in splits:
+            there = ", ".join(splits)
+            raise LoopscopeError(f"{task.name} has no split {named!r} for examples; name one with {wanted}: {there}")
+        return self.load(f"{task.name}:{named}", first)
 
     def _benchmark(self, known: Benchmark, part: str, selection: Selection) -> LoadedTask:
         """The rows of a split or of a named subset."""
@@ -152,17 +147,9 @@ class _Source(NamedTuple):
         else:
             path = find_file(known, split, self.data_dir)
             source, rows = path.name, read_rows(path)
-        task = _read(
-            rows,
-            TextRows(wording, lambda row: known.read(row, f"{split}-{row.index}")),
-            selection,
-            source,
-            name=known.name,
-            spec=f"{known.name}:{part}",
-            split=split,
-            subset=None if subset is None else part,
-            source=source,
-        )
+        reader = TextRows(wording, lambda row: known.read(row, f"{split}-{row.index}"))
+        facts = {"name": known.name, "spec": f"{known.name}:{part}", "split": split, "source": source}
+        task = _read(rows, reader, selection, source, subset=None if subset is None else part, **facts)
         if task.source_rows != known.splits[split]:
             raise LoopscopeError(
                 f"{known.name} {split} has {task.source_rows} rows in {source}, not the published "
@@ -170,33 +157,23 @@ class _Source(NamedTuple):
             )
         return task
 
-    def _file(self, file: _File, selection: Selection) -> LoadedTask:
-        name, path = file
+    def _file(self, name: str, path: Path, selection: Selection) -> LoadedTask:
         if not name:
             raise LoopscopeError(f"the task of {path} has no name; write e.g. mine={path}")
         if find_benchmark(name) or embedded_name(name):
             raise LoopscopeError(f"{name} is a task of loopscope; give your file another name: mine={path}")
-        reader, rows = _own_reader(read_rows(path), self.template)
-        return _read(rows, reader, selection, str(path), name=name, spec=f"{name}={path}", source=path.name)
-
-    def _object(self, task: Task, selection: Selection, *, train: bool = False) -> LoadedTask:
-        reader, rows = _own_reader(task.source_rows(train=train), self.template or task.template, task.decode)
-        return _read(rows, reader, selection, f"the task {task.name!r}", name=task.name, spec=task.name, given=True)
+        facts = {"name": name, "spec": f"{name}={path}", "source": path.name}
+        return _own(read_rows(path), self.template, selection, str(path), **facts)
 
 
-class _File(NamedTuple):
-    name: str
-    path: Path
-
-
-def _file(spec: str) -> _File | None:
-    """`path` or `name=path`; a path may hold an equals sign itself. None where the spec is a task's name."""
+def _file(spec: str) -> tuple[str, Path] | None:
+    """Name and path of `path` or `name=path`; a path may hold an equals sign itself. None where it is a task's name."""
     before, equals, after = spec.partition("=")
     exists = os.path.isfile(spec)  # unlike Path.is_file also for names that are too long
     if equals and "/" not in before and not exists:
-        return _File(before, Path(after))
+        return before, Path(after)
     if equals or "/" in spec or spec.lower().endswith(SUFFIXES) or exists:
-        return _File(Path(spec).name.partition(".")[0], Path(spec))
+        return Path(spec).name.partition(".")[0], Path(spec)
     return None
 
 
@@ -230,20 +207,24 @@ class TextRows:
         return self._digest.hexdigest()
 
 
-def _own_reader(
-    rows: Iterator[SourceRow], wording: Template | None, decode: Any = None
-) -> tuple[TextRows | IdRows, Iterator[SourceRow]]:
-    """How a user's rows are read, by the first of them: as texts or as token ids."""
+def _own(
+    rows: Iterator[SourceRow],
+    wording: Template | None,
+    selection: Selection,
+    where: str,
+    decode: Any = None,
+    **facts: Any,
+) -> LoadedTask:
+    """A user's rows, read by what the first of them holds: texts or token ids."""
     first = next(rows)
     rows = itertools.chain([first], rows)
     kind = kind_of_ids(first.fields) if wording is None else None
     if kind is not None:
-        return IdRows(kind, decode), rows
+        return _read(rows, IdRows(kind, decode), selection, where, **facts)
     wording = wording or own_template(first)
-    columns, seen = {name: (name,) for name in sorted(wording.names)}, dict[str, str]()
-    options = {} if wording.kind == "solution" else {"options": "options", "answer": ("answer",)}
-    own = Columns(columns=columns, **options)  # type: ignore[arg-type]
-    return TextRows(wording, lambda row: own.read(row, row_id(row, seen))), rows
+    options: dict[str, Any] = {} if wording.kind == "solution" else {"options": "options", "answer": ("answer",)}
+    own, seen = Columns(columns={name: (name,) for name in sorted(wording.names)}, **options), dict[str, str]()
+    return _read(rows, TextRows(wording, lambda row: own.read(row, row_id(row, seen))), selection, where, **facts)
 
 
 def _read(
@@ -258,16 +239,8 @@ def _read(
         if selection.keeps(row.index, len(kept)):
             kept.append(reader.word(made))
     selection.check(total, where)
-    return LoadedTask(
-        kind=reader.kind,
-        source_rows=total,
-        data_hash=reader.data_hash,
-        template=reader.template,
-        template_hash=reader.template_hash,
-        encoding=reader.encoding,
-        rows=tuple(kept),
-        **facts,
-    )
+    facts |= {name: getattr(reader, name) for name in ("kind", "data_hash", "template", "template_hash", "encoding")}
+    return LoadedTask(source_rows=total, rows=tuple(kept), **facts)
 
 
 def _load_embedded(name: str, split: str, selection: Selection) -> LoadedTask:

@@ -1,24 +1,45 @@
-"""`Task`: rows given in Python, as texts or token ids, or as a data set of Hugging Face `datasets`.
+"""`Task`: rows given in Python, as texts or token ids, or as a data set of Hugging Face `datasets`; rows of token ids.
 
-The rows are those of a data file (`items`, `token_ids`), so everything that reads a file reads them; what identifies
+The rows are those of a data file (`source_rows`), so everything that reads a file reads them; what identifies
 such a task in a run is the hash of its rows and of how they are worded.
+
+A row of token ids has `prompt_ids` and `solution_ids`, or `prompt_ids`, `options_ids` (a list for each option) and
+`answer`. Nothing is put before, between or after them: they are taken exactly as they are, and shown through the user's
+`decode` or the run's tokenizer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from loopscope.errors import LoopscopeError, setting, shown, text
+from loopscope.errors import LoopscopeError, index, setting, shown, text
+from loopscope.tasks.encoding import GivenIds, Kind, LoadedTask, Row, Split, canonical
 from loopscope.tasks.known_tasks import embedded_name, find_benchmark
-from loopscope.tasks.source_rows import MOST_SOURCE_ROWS, SourceRow, value
+from loopscope.tasks.source_rows import (
+    MOST_OPTIONS,
+    MOST_SOURCE_ROWS,
+    SourceRow,
+    json_kind,
+    option_index,
+    row_id,
+    value,
+)  # fmt: skip
 from loopscope.tasks.template import Template, parse_template, read_template
-from loopscope.tasks.token_ids import IdRows
 
 Rows = Iterable[Mapping[str, Any]]
 Ids = Iterable[int]
+LARGEST_ID = 2**31 - 1
+"""The largest token id that a row may hold."""
+MOST_IDS = 1_000_000
+"""Token ids of a question, its prompt counted once an option."""
+AS_NUMBERS = "token ids"
+"""The template of a task whose ids nobody decodes: a token is shown as its number in brackets."""
+DECODED = "decoded token ids"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,7 +99,11 @@ class Task:
         Raises:
             LoopscopeError: one line for whatever is wrong with a row, when the task is loaded.
         """
-        return cls(name, _listed(rows, "rows", fields), _listed(train, "train", fields), _template(template), decode)
+        if isinstance(template, Mapping):
+            template = parse_template(dict(template), "given in Python")
+        elif template is not None and not isinstance(template, Template):
+            template = read_template(text("template", template))
+        return cls(name, _listed(rows, "rows", fields), _listed(train, "train", fields), template, decode)
 
     @classmethod
     def from_ids(
@@ -106,11 +131,15 @@ class Task:
             raise LoopscopeError(f"give {setting('solutions')}, or {setting('options')} with {setting('answers')}")
         columns: dict[str, Any] = {"prompt_ids": prompts}
         columns |= {"solution_ids": solutions} if options is None else {"options_ids": options, "answer": answers}
-        listed = {field: _column(field, values) for field, values in columns.items()}
-        counts = {field: len(values) for field, values in listed.items()}
-        if len(set(counts.values())) > 1:
-            said = ", ".join(f"{count} {field}" for field, count in counts.items())
-            raise LoopscopeError(f"the columns of the task {name!r} are not equally long: {said}")
+        listed = {}
+        for field, values in columns.items():
+            plain = _plain(values)
+            if isinstance(plain, str | bytes | Mapping) or not isinstance(plain, Iterable):
+                raise LoopscopeError(f"{field} must be a list with an entry for each question, not {shown(values)}")
+            listed[field] = [_plain(entry) for entry in _bounded(plain)]
+        if len({len(values) for values in listed.values()}) > 1:
+            counts = ", ".join(f"{len(values)} {field}" for field, values in listed.items())
+            raise LoopscopeError(f"the columns of the task {name!r} are not equally long: {counts}")
         rows = [dict(zip(listed, values, strict=True)) for values in zip(*listed.values(), strict=True)]
         task = cls(name, tuple(rows), decode=decode)
         reader = IdRows("solution" if options is None else "options")
@@ -143,10 +172,8 @@ class Task:
         """
         if isinstance(dataset, Mapping):
             if split not in dataset:
-                raise LoopscopeError(
-                    f"a data set with the splits {', '.join(map(str, dataset))}: choose one of them with"
-                    f" {setting('split')}"
-                )
+                there = ", ".join(map(str, dataset))
+                raise LoopscopeError(f"a data set with the splits {there}: choose one of them with {setting('split')}")
             if train is None and split != "train":
                 train = dataset.get("train")
             dataset = dataset[split]
@@ -185,13 +212,6 @@ def _listed(rows: Any, what: str, fields: Mapping[str, str] | None) -> tuple[dic
     return tuple(found)
 
 
-def _column(name: str, values: Any) -> list[Any]:
-    plain = _plain(values)
-    if isinstance(plain, str | bytes | Mapping) or not isinstance(plain, Iterable):
-        raise LoopscopeError(f"{name} must be a list with an entry for each question, not {shown(values)}")
-    return [_plain(entry) for entry in _bounded(plain)]
-
-
 def _bounded(values: Iterable[Any]) -> list[Any]:
     listed = list(islice(values, MOST_SOURCE_ROWS + 1))
     if len(listed) > MOST_SOURCE_ROWS:
@@ -210,9 +230,147 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _template(given: Any) -> Template | None:
-    if given is None or isinstance(given, Template):
-        return given
-    if isinstance(given, Mapping):
-        return parse_template(dict(given), "given in Python")
-    return read_template(text("template", given))
+def kind_of_ids(fields: Iterable[str]) -> Kind | None:
+    """What kind of question a row of ids is, by its fields; None where it holds texts."""
+    names = set(fields)
+    if {"prompt_ids", "solution_ids"} <= names:
+        return "solution"
+    return "options" if {"prompt_ids", "options_ids", "answer"} <= names else None
+
+
+class IdRows:
+    """Source rows to rows of ids, one at a time, hashed on the way.
+
+    Attributes:
+        kind: "solution" or "options".
+        template: how a token is shown.
+    """
+
+    encoding: Split = "ids"
+
+    def __init__(self, kind: Kind, decode: object = None) -> None:
+        self.kind = kind
+        self.template = AS_NUMBERS if decode is None else DECODED
+        self._pieces = Pieces(decode)
+        self._seen: dict[str, str] = {}
+        self._digest = hashlib.sha256()
+
+    def read(self, row: SourceRow) -> Row:
+        """The next row, checked."""
+        name = row_id(row, self._seen)
+        prompt, answer = _ids(row, "prompt_ids", value(row, "prompt_ids")), None
+        if self.kind == "solution":
+            continuations: tuple[tuple[int, ...], ...] = (_ids(row, "solution_ids", value(row, "solution_ids")),)
+        else:
+            listed = value(row, "options_ids")
+            if not isinstance(listed, list) or not 2 <= len(listed) <= MOST_OPTIONS:
+                raise row.fault("options_ids", f"must hold 2 to {MOST_OPTIONS} lists of token ids, one an option")
+            continuations = tuple(_ids(row, "options_ids", entry) for entry in listed)
+            answer = option_index(row, value(row, "answer"), len(continuations))
+        size = sum(len(prompt) + len(ids) for ids in continuations)
+        if size > MOST_IDS:
+            raise LoopscopeError(
+                f"{row.where}: {size} token ids, with the prompt once an option; a question has at most {MOST_IDS}"
+            )
+        self._digest.update(canonical([row.index, prompt, continuations, answer]) + b"\n")
+        return self._pieces.shown(Row(name, row.index, "", (), answer, ids=GivenIds(prompt, continuations, ())))
+
+    def word(self, row: Row) -> Row:
+        """The row itself: ids have no other wording."""
+        return row
+
+    @property
+    def data_hash(self) -> str:
+        """SHA-256 of the ids and answers of all rows so far."""
+        return self._digest.hexdigest()
+
+    @property
+    def template_hash(self) -> str:
+        """SHA-256 of how they were shown, so that one run does not mix two ways."""
+        known = sorted(self._pieces.known.items()) if self.template == DECODED else None
+        return hashlib.sha256(canonical(["token ids", known])).hexdigest()
+
+
+def _ids(row: SourceRow, name: str, found: Any) -> tuple[int, ...]:
+    if not isinstance(found, list):
+        raise row.fault(name, f"must be a list of token ids, not {json_kind(found)}")
+    if not found:
+        remedy = "put the token there that begins a text" if name == "prompt_ids" else "leave the row out"
+        raise row.fault(name, f"is empty; {remedy}")
+    for entry in found:
+        number = index(entry)
+        if number is None or not 0 <= number <= LARGEST_ID:
+            raise row.fault(name, f"holds {shown(entry)}; token ids are whole numbers from 0 to {LARGEST_ID}")
+    return tuple(int(entry) for entry in found)
+
+
+class Pieces:
+    """Text for token ids, each decoded once.
+
+    `decode` is a function of one id or of a list of ids, a list or mapping of texts by id, or an object with such a
+    function of that name, as tokenizers are.
+    """
+
+    def __init__(self, decode: Any) -> None:
+        self.known: dict[int, str] = {}
+        if isinstance(decode, Mapping | list | tuple):
+            decode = decode.__getitem__
+        call = getattr(decode, "decode", decode)
+        if decode is not None and (not callable(call) or isinstance(decode, str | bytes)):
+            raise LoopscopeError(
+                f"{setting('decode', decode)} cannot turn a token id into text: give a function, a list of texts or a"
+                " tokenizer"
+            )
+        self._call: Callable[[Any], Any] | None = call
+
+    def shown(self, row: Row) -> Row:
+        """A row of ids with the texts that stand for them."""
+        assert row.ids is not None
+        where = f"question {row.id}"
+        prompt, *scored = ([self._piece(n, where) for n in ids] for ids in (row.ids.prompt, *row.ids.continuations))
+        return dataclasses.replace(
+            row,
+            context="".join(prompt),
+            continuations=tuple("".join(texts) for texts in scored),
+            ids=row.ids._replace(pieces=tuple(map(tuple, scored))),
+        )
+
+    def _piece(self, number: int, where: str) -> str:
+        if self._call is None:
+            return f"[{number}]"
+        if number not in self.known:
+            try:
+                try:
+                    found = self._call(number)
+                except (TypeError, LoopscopeError):  # it takes a list
+                    found = self._call([number])
+            except Exception as error:  # the user's own function
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+                raise LoopscopeError(f"{where}: decode= fails on the token id {number} ({reason})") from error
+            if not isinstance(found, str):
+                raise LoopscopeError(
+                    f"{where}: decode= gives {shown(found)} for the token id {number}; it must give a text"
+                )
+            # A text that no file can hold would stop the run at its end.
+            self.known[number] = found.encode("utf-8", "replace").decode()
+        return self.known[number]
+
+
+def shown_through(task: LoadedTask, decode: object) -> LoadedTask:
+    """The same task, its ids shown through a tokenizer where the user gave no `decode`."""
+    if task.template != AS_NUMBERS or decode is None:
+        return task
+    pieces = Pieces(decode)
+    return dataclasses.replace(task, rows=tuple(map(pieces.shown, task.rows)))
+
+
+def check_vocabulary(task: LoadedTask, vocabulary_size: int, model: str) -> None:
+    """Refuse ids that the model has no embedding for."""
+    for row in task.rows if task.encoding == "ids" else ():
+        assert row.ids is not None
+        largest = max(max(ids) for ids in (row.ids.prompt, *row.ids.continuations))
+        if largest >= vocabulary_size:
+            raise LoopscopeError(
+                f"{task.spec}, question {row.id}: token id {largest} is beyond the vocabulary of {model}, which has"
+                f" {vocabulary_size} tokens (0 to {vocabulary_size - 1})"
+            )

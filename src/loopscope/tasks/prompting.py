@@ -34,11 +34,9 @@ class Chat(Protocol):
     @property
     def sha256(self) -> str:
         """The hash of all that decides what is written."""
-        ...
 
     def render(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
         """The text of a conversation, up to where the model's answer begins."""
-        ...
 
 
 _HERE = "<the answer goes on here>"
@@ -62,11 +60,20 @@ def prompted(task: LoadedTask, pool: LoadedTask | None, count: int, seed: int, c
         raise LoopscopeError(
             f"{task.spec} is rows of token ids, which stay as they are: leave out {wanted}, or put it into the prompts"
         )
-    draw = _Draw(pool.rows, count, seed) if pool is not None and count else None
+    alike = Counter(row.context for row in pool.rows) if pool is not None else Counter[str]()
     rows = []
     for row in task.rows:
-        examples = draw.examples(row) if draw is not None else []
-        made = _as_text(row, examples) if chat is None else _as_chat(row, examples, chat)
+        examples = _drawn(pool.rows, alike[row.context], row, count, seed) if pool is not None and count else []
+        turns = [(example.context, example.continuations[example.answer or 0]) for example in examples]
+        if chat is None:
+            before = "".join(question + answer + FEWSHOT_DELIMITER for question, answer in turns)
+            made = dataclasses.replace(row, context=before + row.context)
+        else:
+            pairs = [pair for question, answer in turns for pair in (("user", question), ("assistant", answer.strip()))]
+            messages = [{"role": role, "content": text} for role, text in (*pairs, ("user", row.context))]
+            # The blank between context and option goes: the template says what stands between two turns.
+            texts = row.continuations if row.answer is None else tuple(text.lstrip() for text in row.continuations)
+            made = dataclasses.replace(row, context=chat.render(messages), continuations=texts)
         check_size(sum(len(made.context) + len(text) for text in made.texts), f"{task.spec}, question {row.id}")
         rows.append(made)
     shots = None if pool is None else [count, seed, pool.data_hash, pool.template_hash]
@@ -79,43 +86,12 @@ def prompted(task: LoadedTask, pool: LoadedTask | None, count: int, seed: int, c
     )
 
 
-class _Draw:
-    """Examples for one question after the other."""
-
-    def __init__(self, pool: Sequence[Row], count: int, seed: int) -> None:
-        self._pool, self._count, self._seed = pool, count, seed
-        self._alike = Counter(row.context for row in pool)
-
-    def examples(self, row: Row) -> list[Row]:
-        alike = self._alike[row.context]
-        if len(self._pool) - alike < self._count:
-            raise LoopscopeError(
-                f"{setting('num_fewshot', self._count)}: there are only {len(self._pool) - alike} other rows for"
-                f" question {row.id}; take fewer examples or name more rows with {setting('fewshot_split')}"
-            )
-        chance = random.Random(f"{self._seed}/{row.source_row}")
-        drawn = chance.sample(range(len(self._pool)), self._count + alike)
-        others = [self._pool[number] for number in drawn if self._pool[number].context != row.context]
-        return others[: self._count]
-
-
-def _right(row: Row) -> str:
-    return row.continuations[row.answer or 0]
-
-
-def _as_text(row: Row, examples: Sequence[Row]) -> Row:
-    before = "".join(example.context + _right(example) + FEWSHOT_DELIMITER for example in examples)
-    return dataclasses.replace(row, context=before + row.context)
-
-
-def _as_chat(row: Row, examples: Sequence[Row], chat: Chat) -> Row:
-    """The blank between context and option goes: the template says what stands between two turns."""
-    messages = [
-        {"role": role, "content": text}
-        for example in examples
-        for role, text in (("user", example.context), ("assistant", _right(example).strip()))
-    ]
-    messages.append({"role": "user", "content": row.context})
-    options = row.answer is not None
-    continuations = tuple(text.lstrip() if options else text for text in row.continuations)
-    return dataclasses.replace(row, context=chat.render(messages), continuations=continuations)
+def _drawn(pool: Sequence[Row], alike: int, row: Row, count: int, seed: int) -> list[Row]:
+    """The examples of a question; `alike` rows of the pool ask the same."""
+    if len(pool) - alike < count:
+        raise LoopscopeError(
+            f"{setting('num_fewshot', count)}: there are only {len(pool) - alike} other rows for question {row.id};"
+            f" take fewer examples or name more rows with {setting('fewshot_split')}"
+        )
+    drawn = random.Random(f"{seed}/{row.source_row}").sample(range(len(pool)), count + alike)
+    return [pool[number] for number in drawn if pool[number].context != row.context][:count]

@@ -53,6 +53,10 @@ class SourceRow:
     where: str
     fields: dict[str, Any]
 
+    def fault(self, name: str, problem: str) -> LoopscopeError:
+        """The error to raise for what a field holds."""
+        return LoopscopeError(f"{self.where}: field {name!r} {problem}")
+
 
 def is_data_file(name: str) -> bool:
     """Whether a name ends like a data file that `read_rows` can read.
@@ -107,26 +111,23 @@ def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(
-            line.decode("utf-8").rstrip("\r\n"), object_pairs_hook=_object, parse_constant=_refuse_constant
-        )
+        read = line.decode("utf-8").rstrip("\r\n")
+        found = json.loads(read, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise LoopscopeError(f"{where}: not UTF-8 (byte {error.start}); save the file as UTF-8") from error
     except (ValueError, RecursionError) as error:
         reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise LoopscopeError(f"{where}: not valid JSON ({reason}); each line must be one JSON object") from error
-    if not isinstance(value, dict):
-        raise LoopscopeError(f"{where}: a JSON {type(value).__name__}, but each line must be one JSON object")
-    return value
+    if not isinstance(found, dict):
+        raise LoopscopeError(f"{where}: a JSON {type(found).__name__}, but each line must be one JSON object")
+    return found
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; of two equal keys Python would keep the last without a word."""
-    made: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in made:
-            raise ValueError(f"key {name[:60]!r} appears twice")
-        made[name] = value
+    if len(made := dict(pairs)) < len(pairs):
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"key {name[:60]!r} appears twice")
     return made
 
 
@@ -164,17 +165,16 @@ def value(row: SourceRow, *paths: str) -> Any:
         found = find(row, path)
         if found is not None:
             return found
-    known = ", ".join(sorted(row.fields)) or "none"
-    raise LoopscopeError(f"{row.where}: field {paths[-1]!r} is missing; the row has: {known}")
+    raise row.fault(paths[-1], f"is missing; the row has: {', '.join(sorted(row.fields)) or 'none'}")
 
 
 def text(row: SourceRow, *paths: str, empty: bool = False) -> str:
     """A string field; an empty or blank one is an error unless `empty` allows it."""
     found, name = value(row, *paths), paths[-1]
     if not isinstance(found, str):
-        raise LoopscopeError(f"{row.where}: field {name!r} must be text, not {json_kind(found)}")
+        raise row.fault(name, f"must be text, not {json_kind(found)}")
     if not empty and not found.strip():
-        raise LoopscopeError(f"{row.where}: field {name!r} is empty; give it a text or leave the row out")
+        raise row.fault(name, "is empty; give it a text or leave the row out")
     check_unicode(row, name, found)
     return found
 
@@ -185,15 +185,15 @@ def check_unicode(row: SourceRow, name: str, found: str) -> None:
         found.encode()
     except UnicodeEncodeError as error:
         half = f"\\u{ord(found[error.start]):04x}"
-        raise LoopscopeError(f"{row.where}: field {name!r} holds a broken character ({half}); mend the text") from error
+        raise row.fault(name, f"holds a broken character ({half}); mend the text") from error
 
 
 def check_texts(row: SourceRow, name: str, found: Any) -> tuple[str, ...]:
     """`found`, once it is known to be a list of non-empty strings, one an option."""
     if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
-        raise LoopscopeError(f"{row.where}: field {name!r} must be a list of texts, not {json_kind(found)}")
+        raise row.fault(name, f"must be a list of texts, not {json_kind(found)}")
     if not 2 <= len(found) <= MOST_OPTIONS:
-        raise LoopscopeError(f"{row.where}: field {name!r} has {len(found)} entries; a choice has 2 to {MOST_OPTIONS}")
+        raise row.fault(name, f"has {len(found)} entries; a choice has 2 to {MOST_OPTIONS}")
     for number, entry in enumerate(found):
         if not entry.strip():
             raise LoopscopeError(f"{row.where}: option {number} of {name!r} is empty; give it a text")
@@ -206,13 +206,9 @@ def option_index(row: SourceRow, found: Any, options: int, name: str = "answer")
     if isinstance(found, str) and found.strip().isdecimal() and len(found) < 20:
         found = int(found)
     if isinstance(found, bool) or not isinstance(found, int):
-        raise LoopscopeError(
-            f"{row.where}: field {name!r} must be the number of the right option (from 0), not {json_kind(found)}"
-        )
+        raise row.fault(name, f"must be the number of the right option (from 0), not {json_kind(found)}")
     if not 0 <= found < options:
-        raise LoopscopeError(
-            f"{row.where}: field {name!r} is {found}, but the row has {options} options (0 to {options - 1})"
-        )
+        raise row.fault(name, f"is {found}, but the row has {options} options (0 to {options - 1})")
     return found
 
 
@@ -281,9 +277,7 @@ class Columns(BaseModel):
         if labels:
             if right not in labels:
                 listed = ", ".join(labels)
-                raise LoopscopeError(
-                    f"{row.where}: answer key {right!r} is none of the option labels {listed}; mend the row"
-                )
+                raise LoopscopeError(f"{row.where}: answer {right!r} is not one of the option labels {listed}")
             right = labels.index(right)
         elif isinstance(right, bool) and isinstance(self.options, tuple):
             right = int(right)
@@ -316,13 +310,12 @@ def _labelled(row: SourceRow, choices: Any) -> tuple[tuple[str, ...], tuple[str,
 def row_id(row: SourceRow, seen: dict[str, str]) -> str:
     """The row's own `id`, or its number; `seen` keeps those of the rows before it."""
     found = row.fields.get("id")
-    if found is None:
-        found = f"row-{row.index}"
+    found = f"row-{row.index}" if found is None else found
     if isinstance(found, bool) or not isinstance(found, str | int):
-        raise LoopscopeError(f"{row.where}: field 'id' must be a text or a whole number, not {json_kind(found)}")
+        raise row.fault("id", f"must be a text or a whole number, not {json_kind(found)}")
     name = str(found)
     if not 0 < len(name) <= MOST_ID:
-        raise LoopscopeError(f"{row.where}: field 'id' has {len(name)} characters; give it 1 to {MOST_ID}")
+        raise row.fault("id", f"has {len(name)} characters; give it 1 to {MOST_ID}")
     check_unicode(row, "id", name)
     if name in seen:
         raise LoopscopeError(f"{row.where}: id {name!r} is already used at {seen[name]}; give each row its own")
@@ -372,9 +365,9 @@ class Selection:
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise LoopscopeError(f"{setting('ids', given)} is not a list of source rows: give e.g. [0, 5, 10]")
         listed = list(itertools.islice(given, MOST_ROWS + 1))
-        wrong = next((row for row in listed if index(row) is None or row < 0), None)
-        if wrong is not None:
-            raise LoopscopeError(f"{setting('ids')} names {shown(wrong)}; source rows are whole numbers from 0")
+        for row in listed:
+            if index(row) is None or row < 0:
+                raise LoopscopeError(f"{setting('ids')} names {shown(row)}; source rows are whole numbers from 0")
         if not 0 < len(listed) <= MOST_ROWS:
             raise LoopscopeError(f"{setting('ids')} names {len(listed)} rows: name 1 to {MOST_ROWS:,}, or leave it out")
         row, times = Counter(listed).most_common(1)[0]

@@ -138,9 +138,8 @@ class Template:
     @property
     def names(self) -> frozenset[str]:
         """The question's fields that the template needs."""
-        if self.kind == "solution":
-            return self._wording["prompt"].names | self._wording["solution"].names
-        return self._wording["context"].names - {"choices"}
+        parts = ("prompt", "solution") if self.kind == "solution" else ("context",)
+        return frozenset().union(*(self._wording[part].names for part in parts)) - {"choices"}
 
     def word(self, item: Item) -> Row:
         """The question in this template's words.

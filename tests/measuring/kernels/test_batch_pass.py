@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from loopscope import load_model, load_tokenizer
 from loopscope.kernels.choice import implementation
 from loopscope.measuring.batch_pass import BatchPass, Tables
 from loopscope.measuring.batching import encode_task
 from loopscope.measuring.config import MeasureConfig
-from loopscope.models import load_model, load_tokenizer
 from loopscope.models.families.ouro import Ouro
 from loopscope.tasks.load import load_task
 

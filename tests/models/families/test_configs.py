@@ -23,6 +23,7 @@ REFUSED = [
     ("ouro", {"layer_types": ["sliding_attention"]}, "layer_types 'sliding_attention' is not supported"),
     ("ouro", {"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling.rope_type 'yarn' is not supported"),
     ("ouro", {"rope_scaling": {"type": "llama3", "factor": 2.0}}, "low_freq_factor is missing"),
+    ("ouro", {"attention_bias": True}, "attention_bias True is not supported"),
     ("huginn", {"injection_type": "add"}, "injection_type 'add' is not supported"),
     ("huginn", {"init_values": {"std": -1.0}}, "init_values.std must be greater"),
     ("retrofit_llama", {"rope_theta": ...}, "rope_theta is missing"),
@@ -148,7 +149,7 @@ def test_hrm_text_needs_to_know_the_prompt_unless_it_is_causal(golden_folder, go
     with pytest.raises(LoopscopeError, match="give Batch its prompt_lengths"):
         model.embed(Batch.from_rows([[1, 2, 3]]))
     assert causal.boundary.endswith("(5 L cycles a step, causal attention)")
-    assert (causal.shares_context, model.shares_context) == (True, False)
+    assert (causal.unpadded, model.unpadded) == (True, False)
     assert load_model(golden_variant("hrm_text", prefix_lm=False), model_args="attention=prefix").prefix
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from loopscope.models.batch import Batch
-from loopscope.models.exit_gate import exit_gate_of, exit_probabilities, state_at_exit
-from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.positions import KeyValueCache
 from loopscope.models.load import load_model
+from loopscope.models.protocol import exit_gate_of, exit_probabilities, state_at_exit
 from loopscope.models.walk import Walk
 
 DRAWN = ("huginn", "retrofit_llama", "retrofit_olmo", "parcae")

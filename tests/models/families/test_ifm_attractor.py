@@ -10,7 +10,7 @@ from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.families.ifm_looped import DiagonalInjection, Experts, IfmLooped, IfmLoopedConfig
 from loopscope.models.generate import generate
-from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.positions import KeyValueCache
 from loopscope.models.load import load_model
 from loopscope.models.walk import Walk
 

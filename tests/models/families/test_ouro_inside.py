@@ -7,7 +7,6 @@ from loopscope.api import measure_with as measure
 from loopscope.cli.listing import model_rows
 from loopscope.models.batch import Batch
 from loopscope.models.load import load_model
-from loopscope.readout import nonlinear_path
 
 ROWS = [[5, 6, 7, 8, 9], [11, 12, 13]]
 
@@ -28,25 +27,6 @@ def test_it_reads_what_ouro_reads_one_loop_later(ouro, layer):
             torch.testing.assert_close(inside.readout(inner[depth])[valid], expected, rtol=1e-10, atol=1e-10)
     assert inside.trained_depth == ouro.trained_depth - 1
     assert inside.head is None
-
-
-def test_slope_and_curvature_are_those_of_finite_differences():
-    inside, batch = load_model("toy-ouro", model_args="inside=2", dtype="float64"), Batch.from_rows(ROWS)
-    with torch.no_grad():
-        states = inside.states(batch, [3, 4])
-        state, update = states[3], states[4] - states[3]
-        positions, targets = torch.tensor([[0, 2], [0, 3], [1, 1]]), torch.tensor([8, 9, 13])
-
-        def utility(alpha):
-            logits = inside.readout(state + alpha * update, positions)
-            return torch.log_softmax(logits, dim=-1).gather(1, targets[:, None]).mean().item()
-
-        step = 1e-3
-        slope = (utility(step) - utility(-step)) / (2 * step)
-        half_curvature = (utility(step) - 2 * utility(0) + utility(-step)) / (2 * step**2)
-    path = nonlinear_path(lambda h: inside.readout(h, positions), state, update, targets)
-    assert float(path.slope) == pytest.approx(slope, rel=1e-4)
-    assert float(path.Q) == pytest.approx(half_curvature, rel=1e-3)
 
 
 def test_it_is_listed_and_measured_by_its_name(tmp_path):

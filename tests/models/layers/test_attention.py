@@ -11,12 +11,7 @@ import torch
 from loopscope.models.batch import Batch
 from loopscope.models.families.layer_loop import LayerLoop, LayerLoopConfig
 from loopscope.models.layers.attention import attend
-from loopscope.models.layers.mask import (
-    KeyValueCache,
-    attention_context,
-    cached_context,
-)
-from loopscope.models.layers.rope import Rotary
+from loopscope.models.layers.positions import KeyValueCache, Rotary, attention_context
 
 ROTARY = Rotary(8, 100.0)
 
@@ -69,14 +64,14 @@ def test_rows_of_different_lengths_continue_in_the_cache_at_their_own_positions(
     cache = KeyValueCache(9)
     cache.used = 6
     positions = torch.arange(6).expand(3, 6)
-    first = cached_context(at_positions(positions), cache, ROTARY, torch.float64)
+    first = attention_context(at_positions(positions), ROTARY, torch.float64, cache=cache)
     found = [attend(q[:, :6], k[:, :6], v[:, :6], first, 7)]
     outputs = [[found[0][row, s] for s in range(length)] for row, length in enumerate(lengths)]
     for step in range(extra):
         at = torch.tensor([[length + step] for length in lengths])
         pick = at[..., None, None]
         cache.used = int(at.max()) + 1
-        later = cached_context(at_positions(at), cache, ROTARY, torch.float64)
+        later = attention_context(at_positions(at), ROTARY, torch.float64, cache=cache)
         new = attend(*(x.gather(1, pick.expand(3, 1, *x.shape[2:])) for x in (q, k, v)), later, 7)
         for row in range(3):
             outputs[row].append(new[row, 0])

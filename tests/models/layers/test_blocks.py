@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.models.layers.residual import RMSNorm
+from loopscope.models.layers.blocks import RMSNorm
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import sys
 import pytest
 import torch
 
-from loopscope.models.layers.linear import Linear, join_linears, linear
+from loopscope.models.layers.attention import Attention, AttentionSizes
+from loopscope.models.layers.blocks import linear
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 15, 16, 40])
@@ -45,15 +46,18 @@ def test_value_shape_and_gradient():
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_joined_layers_share_memory_and_keep_their_values(bias):
-    parts = [Linear(6, 4, bias=bias), Linear(6, 2, bias=bias)]
+    attention = Attention(AttentionSizes(6, 2, 1, 4), bias=bias)
+    parts = attention.linears()
     before = [part.weight.detach().clone() for part in parts]
-    weight, joined_bias = join_linears(parts)
-    assert [torch.equal(part.weight, old) for part, old in zip(parts, before, strict=True)] == [True, True]
-    assert parts[1].weight.data_ptr() == weight[4:].data_ptr()
+    attention.fuse()
+    weight, joined_bias = attention.joined
+    assert torch.equal(weight, torch.cat(before))
+    assert [torch.equal(part.weight, old) for part, old in zip(parts, before, strict=True)] == [True] * 3
+    assert parts[1].weight.data_ptr() == weight[8:].data_ptr()
     assert (joined_bias is not None) == bias
     with torch.no_grad():
         parts[1].weight.fill_(7.0)
-    assert (weight[4:] == 7.0).all()
+    assert (weight[8:12] == 7.0).all()
     assert not parts[0].weight.requires_grad
 
 

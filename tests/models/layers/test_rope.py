@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from loopscope.errors import LoopscopeError
-from loopscope.models.families.config import RotaryFields
-from loopscope.models.layers.rope import Rotary, Scaling, rotate
+from loopscope.models.families import RotaryFields
+from loopscope.models.layers.positions import Rotary, Scaling, rotate
 
 HEAD = 16
 
@@ -90,6 +90,8 @@ def test_linear_scaling_divides():
 
 class Fields(RotaryFields):
     title = "test"
+    hidden_size: int = 64
+    num_attention_heads: int = 1
 
 
 LLAMA3 = {
@@ -111,7 +113,7 @@ LLAMA3 = {
 )
 def test_both_spellings_of_the_configuration_are_read(json):
     expected = Rotary(64, 5e5, "half", True, Scaling(32.0, 1.0, 4.0, 8192))
-    assert Fields.read(json).half_split(64, rounded=True) == expected
+    assert Fields.read(json).half_split(rounded=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,4 +133,4 @@ def test_both_spellings_of_the_configuration_are_read(json):
 )
 def test_what_is_not_supported_is_named(json, message):
     with pytest.raises(LoopscopeError, match=message):
-        Fields.read(json).half_split(64, rounded=False)
+        Fields.read(json).half_split(rounded=False)

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from loopscope.models.layers.linear import gated_silu_joined
-from loopscope.models.layers.rope import Rotary, rotate_own
+from loopscope.models.layers.blocks import gated_silu_joined
+from loopscope.models.layers.positions import Rotary, rotate_own
 from loopscope.readout.general import core, layers
 from loopscope.readout.general.core import Series
 

@@ -10,7 +10,7 @@ import torch
 
 from loopscope.kernels.choice import implementation
 from loopscope.models.families.huginn import Huginn, HuginnConfig
-from loopscope.models.weights import fill_randomly
+from loopscope.models.load import fill_randomly
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.readout.general.token_derivatives import token_derivatives
 

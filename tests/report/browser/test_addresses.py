@@ -15,24 +15,8 @@ WORDS = (
 )
 VIEWS = ("overview", "questions", "question", "lens", "studies", "provenance")
 NAMES = (
-    *(
-        "run",
-        "task",
-        "id",
-        "t",
-        "alpha",
-        "depth",
-        "outcome",
-        "q",
-        "sort",
-        "dir",
-        "study",
-        "p",
-        "option",
-        "token",
-        "show",
-    ),
-    *("constructor", "__proto__"),
+    *("run", "task", "id", "t", "alpha", "depth", "outcome", "q", "sort", "dir", "study", "p", "option", "token"),
+    *("show", *PROPERTIES[:3]),
 )
 
 GO = """async (hash) => {

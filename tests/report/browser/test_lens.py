@@ -190,13 +190,12 @@ def test_hostile_words_stay_words(visit, solutions):
     assert "\u202e" not in page.locator("main").inner_text()
 
 
-def test_a_question_beyond_the_lens_says_so(visit, tmp_path, synthetic):
-    from loopscope.report import write_report
+def test_a_question_beyond_the_lens_says_so(visit, tmp_path, synthetic, without_figures):
     from loopscope.stats import Bootstrap
 
     made = synthetic.Made([synthetic.Question("q", ["a b c"])] * 4, lens=2)
     synthetic.write_run(tmp_path / "run", made)
-    path = write_report([tmp_path / "run"], tmp_path / "report.html", Bootstrap(resamples=5), lens_questions=2)
+    path = without_figures([tmp_path / "run"], tmp_path / "report.html", Bootstrap(resamples=5), lens_questions=2)
     page = visit(path, address(id="riddles-3"))
     assert "first 2 questions" in page.locator("main").inner_text()
     assert visit(path, address(id="nowhere")).locator("h1").inner_text() == "No lens here"

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 
-from loopscope.report import write_report
 from loopscope.stats import Bootstrap
 from loopscope.store.writer import open_or_create
 
@@ -119,12 +118,12 @@ def test_a_model_of_the_paper_stands_beside_its_published_cells(visit, page_of, 
     assert "published cells have a counterpart" in page.locator("main").inner_text()
 
 
-def test_a_run_that_is_going_on_says_so(visit, expect, tmp_path, synthetic):
+def test_a_run_that_is_going_on_says_so(visit, expect, tmp_path, synthetic, without_figures):
     made = synthetic.Made([synthetic.Question(f"Riddle {row}", ["a b"]) for row in range(12)], unit_size=4)
     manifest = synthetic.manifest_of(made)
     with open_or_create(tmp_path / "run", manifest) as writer:
         unit = writer.pending()[0]
         writer.commit(unit, synthetic.tables_of(made, manifest, unit))
-    page = visit(write_report([tmp_path / "run"], tmp_path / "report.html", Bootstrap(resamples=20)), "#/questions")
+    page = visit(without_figures([tmp_path / "run"], tmp_path / "report.html", Bootstrap(resamples=20)), "#/questions")
     expect(page.locator("#warnings")).to_contain_text("run is unfinished: 4 of 12 questions are measured so far")
     expect(page.locator(".table-head [role=status]")).to_have_text("8 updates")

@@ -194,10 +194,14 @@ def test_bounds_and_boundary_are_drawn_where_they_are_known(visit, report, riddl
 
 
 def test_a_quick_run_has_ends_and_no_slider(visit, page_of, synthetic):
-    made = synthetic.Made([synthetic.Question("Why?", ["Because."])] * 3, level="quick", tokens=False)
-    page = visit(page_of(made), "#/question?run=run&task=riddles/test&id=riddles-1&t=4")
+    questions = [synthetic.Question(f"Why {row}?", ["Because."]) for row in range(70)]  # more than a chunk
+    made = synthetic.Made(questions, level="quick", tokens=False)
+    page = visit(page_of(made), "#/question?run=run&task=riddles/test&id=riddles-66&t=4")
     assert page.locator("#alpha").is_disabled()
-    assert phi(page) == np.float32(made.path(1, 1.0)[1])
+    assert phi(page) == np.float32(made.path(1, 1.0)[66])
+    assert page.locator(".words-panel > .words-text").first.text_content() == "Why 66?"
+    page = visit(page_of(made), "#/questions?q=why+69")
+    assert page.locator("table.records tbody tr").count() == 2
 
 
 def test_tokens_without_a_place_in_the_text_are_a_strip(visit, page_of, synthetic):

@@ -4,7 +4,6 @@ from urllib.parse import urlencode
 
 import pytest
 
-from loopscope.report import write_report
 from loopscope.stats import Bootstrap
 
 SAMPLES = {
@@ -67,7 +66,7 @@ def test_a_megabyte_of_text_is_text(visit, page_of, synthetic):
 
 
 @pytest.fixture(scope="module")
-def named(tmp_path_factory, synthetic):
+def named(tmp_path_factory, synthetic, without_figures):
     """Two runs whose folders, models and tasks have names that a lookup or a layout could stumble over."""
     folder = tmp_path_factory.mktemp("named")
     names = {
@@ -78,7 +77,7 @@ def named(tmp_path_factory, synthetic):
     for run, (model, task) in names.items():
         made = synthetic.Made([synthetic.Question("q", ["a b"])] * 6, name=task, model={"name": model, "spec": model})
         synthetic.write_run(folder / run, made)
-    page = write_report([folder / run for run in names], folder / "report.html", Bootstrap(resamples=20))
+    page = without_figures([folder / run for run in names], folder / "report.html", Bootstrap(resamples=20))
     return page, {run: task for run, (_, task) in names.items()}
 
 

@@ -1,34 +1,117 @@
 """Runs made from the paper's own counts: by measurement, questions whose outcomes add up to the published tables.
 
 How many questions of each kind there are is solved by hand from the published counts, line by line below; the numbers
-are read from the published tables, never computed by a study.
+are read from the published tables, never computed by a study. The path of a question is φ(α) = Aα(1 − α/p + cα²). Its
+gain returns to zero at r, where slope and curvature at 0 predict p: the sign of the gain is that of A where r > 1, and
+the other one where r < 1; that of A + Q follows from p.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
-from inverted_kinds import (
-    HUGINN,
-    OURO_1,
-    OURO_2,
-    TINY,
-    Kind,
-    RunMaker,
-    balanced,
-    of,
-    paths,
-    published,
-    range_,
-    sweep,
-    whole,
-)
 
 from loopscope.store import StoredRun
+from loopscope.store.manifest import BatchInfo
 from loopscope.studies.paper import models, tables
 
+OURO_1, OURO_2, HUGINN = "Ouro-1.4B", "Ouro-2.6B", "Huginn"
+TINY = 1e-5
+"""An amplitude below the paper's effect margin of 1e-4."""
 
-class Maker(RunMaker):
-    """Writes the runs of `paper_runs.toml` under their names; the two pilots have no published number."""
+
+class Kind(NamedTuple):
+    """So many questions with a slope, a gain that returns to zero at `root`, and the root that A and Q predict."""
+
+    count: int
+    slope: float
+    root: float
+    predicted: float | None = None
+
+
+def paths(synthetic: Any, kinds: Iterable[Kind]) -> Any:
+    """Cubic paths, kind after kind."""
+    listed = [kind for kind in kinds if kind.count]
+    assert all(kind.count > 0 for kind in listed), listed
+    count = [kind.count for kind in listed]
+    slope, root = (np.repeat([kind[column] for kind in listed], count) for column in (1, 2))
+    predicted = np.repeat([kind.predicted or kind.root for kind in listed], count)
+    return synthetic.Paths.of(slope, -slope / predicted, slope * (root / predicted - 1) / root**2)
+
+
+def published(
+    measurement: str, model: str, name: str, transition: int | None = None, key: str = "", *, bare: bool = False
+) -> dict[str, Any]:
+    """Every number that the paper prints of one row, by study and column, or by column; counts as whole numbers."""
+    found: dict[str, Any] = {}
+    for table, row in ((each, row) for each in tables() for row in each.rows):
+        there = row.setting
+        here = there.measurement, there.model, there.evaluation_set, there.transition, row.key
+        for column, cell in row.cells.items() if here == (measurement, model, name, transition, key) else ():
+            number = cell.text if cell.printed is None else float(cell.printed.decimal)
+            number = int(number) if isinstance(number, float) and number == int(number) else number
+            found[column if bare else f"{table.study}.{column}"] = number
+    return found
+
+
+def of(share: float, n: int) -> int:
+    """The number of questions that a printed percentage of n means."""
+    return round(share * n / 100)
+
+
+def balanced(kinds: list[Kind], progressing: int, directional: int, mean: float) -> list[Kind]:
+    """Kinds with further progressing and directional updates, such that the mean gain is the published one."""
+    n = sum(kind.count for kind in kinds) + progressing + directional
+    gains = sum(
+        k.count * k.slope * (1 - 1 / (k.predicted or k.root) + (k.root / (k.predicted or k.root) - 1) / k.root**2)
+        for k in kinds
+    )
+    slope = 0.02
+    loss = (gains + progressing * slope * (1 - 1 / 2.5) - mean * n) / (2 * directional)
+    assert loss > 0
+    # A directional failure of a concave path: A < 0 and Q < 0.
+    return [*kinds, Kind(progressing, slope, 2.5), Kind(directional, -loss, -1.0)]
+
+
+def sweep(depths: tuple[int, ...], n: int, peak: int, decline: str, size: float = 0.05) -> np.ndarray:
+    """Utilities that rise to the peak, stay about there, and fall by `size` at the end of the decline."""
+    end = int(decline.split("->")[1]) if "->" in decline else depths[-1] + 1
+    noise = np.where(np.arange(n) % 2, 0.5, -0.5)
+    noise -= noise.mean()
+    columns = []
+    for depth in depths:
+        if depth <= peak:
+            columns.append(np.full(n, -0.05 * (depths.index(peak) - depths.index(depth))))
+        else:
+            columns.append(np.full(n, -size) if depth >= end else noise - 1e-7)
+    return np.stack(columns, axis=1) - 1.0
+
+
+class Maker:
+    """Writes the runs of `paper_runs.toml` under their names into a folder; the two pilots have no published number."""
+
+    def __init__(self, synthetic: Any, folder: Any) -> None:
+        self.synthetic, self.folder = synthetic, folder
+
+    def run(self, model: str, tasks: list[Any], batch: int = 2, name: str = "", **changes: Any) -> StoredRun:
+        """One run in the paper's setting."""
+        entry = models()[model]
+        huginn = entry.draws_initial_state
+        described = {"spec": entry.name, "name": entry.name, "family": entry.family, "affine_readout": not huginn}
+        described |= {"toy": False, "revision": "0123abcd"}
+        settings = {"protocol": "paper", **({"initial_state": "paper"} if huginn else {})}
+        seeds = {"initial_state": 20260904} if huginn else {}
+        policy = BatchInfo(policy="paper" if batch == 2 else "questions", size=batch)
+        how = {"model": described, "settings": settings, "seeds": seeds, "batch": policy, **changes}
+        return self.synthetic.write_run(self.folder / name, tasks, **how)
+
+    def task(self, name: str, kinds: dict[int, Any], **more: Any) -> Any:
+        """A task of an evaluation set such as `gsm8k/train256`."""
+        task, _, part = name.partition("/")
+        split = part.rstrip("0123456789")
+        subset = part if part != split else None
+        kind = "solution" if task in ("math500", "gsm8k") else "options"
+        return self.synthetic.Task(task, kinds, kind=kind, split=split, subset=subset, **more)
 
     def plan(self) -> dict[str, StoredRun]:
         """Every run by its name."""
@@ -65,7 +148,7 @@ class Maker(RunMaker):
 
     def _matrix_paths(self, model: str, name: str, n: int, transition: int) -> Any:
         """Paths with the outcomes of the matrix, and what the paper counts of the same questions elsewhere."""
-        cells = whole(published("matrix", model, name, transition))
+        cells = published("matrix", model, name, transition)
         mean = cells["mechanism.mean_gain"] * 1e-3
         if (model, name) == (OURO_1, "math500/test"):
             return self._math_1(mean)
@@ -80,7 +163,7 @@ class Maker(RunMaker):
             # 83.2% is the highest of the four rates, and 79 of 95 the only whole number that rounds to it.
             stuck = failed - of(83.2, failed)
         if (model, name) == (OURO_1, "gsm8k/test"):  # counted anew, the paper has 431 failures and not 429
-            again = {key: whole(published("intervention", model, name, 4, key)) for key in ("quarter", "quadratic")}
+            again = {key: published("intervention", model, name, 4, key) for key in ("quarter", "quadratic")}
             quarter, quadratic = (again[key]["quadratic-intervention.recovered"] for key in ("quarter", "quadratic"))
             lost = failed - quadratic
             stuck = failed - quarter - lost
@@ -95,7 +178,7 @@ class Maker(RunMaker):
         return paths(self.synthetic, balanced(kinds, n - harmful - backwards, harmful - failed, mean))
 
     def _sweep_columns(self, model: str, name: str, n: int, depths: tuple[int, ...]) -> dict[str, Any]:
-        cells = whole(published("sweep", model, name))
+        cells = published("sweep", model, name)
         size = -cells.get("depth-coverage.decline_change", -0.05)
         columns = {"utility": sweep(depths, n, cells["depth-coverage.peak"], cells["depth-coverage.decline"], size)}
         if published("sweep", model, name, key="3"):  # how often the first option is chosen
@@ -110,8 +193,8 @@ class Maker(RunMaker):
 
     def _math_1(self, mean: float) -> Any:
         name = "math500/test"
-        cells = whole(published("original", OURO_1, name, 4))
-        keyed = {key: whole(published("original", OURO_1, name, 4, key)) for key in ("all", "primary", "failures")}
+        cells = published("original", OURO_1, name, 4)
+        keyed = {key: published("original", OURO_1, name, 4, key) for key in ("all", "primary", "failures")}
         failed, primary = cells["progress-boundary.crossings"], cells["progress-boundary.primary"]
         recovered = keyed["failures"]["bound-selected.quarter_positive"]
         unresolved = keyed["primary"]["scale-prediction.at_zero"]
@@ -138,8 +221,8 @@ class Maker(RunMaker):
 
     def _gsm8k_train(self) -> StoredRun:
         name, n = "gsm8k/train256", 256
-        cells = whole(published("original", HUGINN, name, 19))
-        keyed = {key: whole(published("original", HUGINN, name, 19, key)) for key in ("all", "primary", "interior")}
+        cells = published("original", HUGINN, name, 19)
+        keyed = {key: published("original", HUGINN, name, 19, key) for key in ("all", "primary", "interior")}
         failed, recovered = cells["contraction.failures"], cells["contraction.recovered"]
         primary, clear = cells["progress-boundary.primary"], cells["contraction.recovered_beyond_margin"]
         missed = failed - cells["progress-boundary.hits"]
@@ -166,7 +249,7 @@ class Maker(RunMaker):
         ]
         made = paths(self.synthetic, kinds)
         task = self.task(name, {19: made}, utility=self._chosen_at(made, 16, 19, 24))
-        return self.run(HUGINN, [task], 32, "huginn-gsm8k-train256", depths=range_(16, 24), paths=True)
+        return self.run(HUGINN, [task], 32, "huginn-gsm8k-train256", depths=tuple(range(16, 25)), paths=True)
 
     def _chosen_at(self, made: Any, first: int, transition: int, last: int) -> np.ndarray:
         """Utilities that rise with every loop but at one, where they change by the gains."""
@@ -176,7 +259,7 @@ class Maker(RunMaker):
 
     def _hellaswag_1000(self) -> StoredRun:
         name, n, failed = "hellaswag/validation1000", 1000, 26
-        cells = whole(published("original", OURO_1, name, 4))
+        cells = published("original", OURO_1, name, 4)
         recovered, clear = cells["contraction.recovered"], cells["contraction.recovered_beyond_margin"]
         kinds = [
             Kind(clear, 0.01, 0.62),
@@ -196,7 +279,7 @@ class Maker(RunMaker):
 
     def _commonsense(self, model: str, transition: int, folder: str) -> StoredRun:
         name, n = "commonsense_qa/train1024", 1024
-        cells = whole(published("original", model, name, transition))
+        cells = published("original", model, name, transition)
         primary = int(published("original", model, name, transition, "primary")["scale-prediction.n"])
         failed, recovered = cells["contraction.failures"], cells["contraction.recovered"]
         inside = cells["oracles.interior"] - recovered
@@ -209,7 +292,7 @@ class Maker(RunMaker):
         ]
         made = paths(self.synthetic, kinds)
         more = {"utility": self._chosen_at(made, 16, 33, 34)} if model == HUGINN else {}
-        depths = {"depths": range_(16, 34)} if model == HUGINN else {}
+        depths = {"depths": tuple(range(16, 35))} if model == HUGINN else {}
         return self.run(model, [self.task(name, {transition: made}, **more)], name=folder, level="grid", **depths)
 
     # The other measurements.
@@ -219,12 +302,7 @@ class Maker(RunMaker):
         name, n = "hellaswag/validation", 10042
         made = {}
         for transition in (1, 2, 3, 4):
-            cells = whole(
-                {
-                    key.partition(".")[2]: value
-                    for key, value in published("transitions", OURO_2, name, transition).items()
-                }
-            )
+            cells = published("transitions", OURO_2, name, transition, bare=True)
             failed, quarter, quadratic = (
                 cells[column] for column in ("failures", "recovered_quarter", "recovered_quadratic")
             )
@@ -250,9 +328,7 @@ class Maker(RunMaker):
         still = paths(self.synthetic, [Kind(n, 0.01, 2.5)])
         tokens = {}
         for transition in (1, 2, 3):
-            cells = whole(
-                {key.partition(".")[2]: value for key, value in published("audit", OURO_1, name, transition).items()}
-            )
+            cells = published("audit", OURO_1, name, transition, bare=True)
             failed, positions, quarter = (cells[column] for column in ("failures", "positions", "recovered_quarter"))
             small, lost = failed - cells["beyond_margin"], failed - cells["recovered_quadratic"]
             kinds = [
@@ -266,20 +342,15 @@ class Maker(RunMaker):
             scale = np.clip(-made.A / (2 * made.Q), 0, 1)
             each = np.full(n, positions // n) + (np.arange(n) < positions % n)
             tokens[transition] = {
-                "row": np.repeat(np.arange(n), each),
-                "slope": made.A,
-                "quadratic": made.Q,
-                "gain": made.value(1.0),
-                "quarter_gain": made.value(0.25),
-                "quadratic_gain": made.value(scale),
-                "exit_depth": np.full(positions, cells["latest"]),
-                "exit_depth_fp64": np.full(positions, cells["latest"]),
+                **{"row": np.repeat(np.arange(n), each), "slope": made.A, "quadratic": made.Q, "gain": made.value(1.0)},
+                **{"quarter_gain": made.value(0.25), "quadratic_gain": made.value(scale)},
+                **dict.fromkeys(("exit_depth", "exit_depth_fp64"), np.full(positions, cells["latest"])),
             }
         task = self.task(name, dict.fromkeys((1, 2, 3), still), tokens=tokens)
         return self.run(OURO_1, [task], name="ouro-1.4b-tokens", level="quick", tokens=True)
 
     def _bounds_task(self, model: str, name: str, n: int) -> Any:
-        cells = whole(published("bounds", model, name, 4))
+        cells = published("bounds", model, name, 4)
         primary = cells["scale-bounds.n"]
         uncovered = [
             int(row.key)

@@ -10,11 +10,10 @@ import json
 import numpy as np
 import polars as pl
 import pytest
-from inverted_kinds import Kind, paths
-from inverted_tables import Maker
+from inverted_tables import Kind, Maker, paths
 
 from loopscope.reproduction import reproduce
-from loopscope.reproduction.paper_runs import paper_runs
+from loopscope.reproduction.reproduce import paper_runs
 from loopscope.run import Run
 from loopscope.stats import Bootstrap
 from loopscope.studies.paper import EXACT, cells, claims
@@ -108,7 +107,7 @@ def test_the_summary_counts_the_conclusions_that_hold(lines, written):
 def test_the_figure_of_scale_prediction_shows_the_papers_conditions_from_fp64_paths(written):
     shown = json.loads((written / "figures" / "scale-prediction.json").read_text())["shown"]["conditions"]
     assert [one["condition"] for one in shown] == ["Ouro-1.4B MATH-500 test 4→5", "Huginn GSM8K train256 19→20"]
-    assert [one["example"]["path"] for one in shown] == ["FP64 nodes", "FP64 nodes"]
+    assert [one["example"]["path"] for one in shown] == ["257 stored FP64 nodes"] * 2
 
 
 def test_a_table_of_the_paper_has_exactly_its_rows(written):

@@ -53,20 +53,13 @@ def awkward(tmp_path_factory, synthetic):
     for name in AWKWARD:
         paths = _paths(synthetic, name)
         tokens = {
-            4: {
-                "row": np.arange(len(paths)),
-                "slope": paths.A,
-                "quadratic": paths.Q,
-                "gain": paths.value(1.0),
-                "quarter_gain": paths.value(0.25),
-                "quadratic_gain": paths.value(0.5),
-                "exit_depth": np.full(len(paths), 8),
-                "exit_depth_fp64": np.full(len(paths), 8),
-            }
+            **{"row": np.arange(len(paths)), "slope": paths.A, "quadratic": paths.Q, "gain": paths.value(1.0)},
+            **{"quarter_gain": paths.value(0.25), "quadratic_gain": paths.value(0.5)},
+            **dict.fromkeys(("exit_depth", "exit_depth_fp64"), np.full(len(paths), 8)),
         }
         tasks = [
-            synthetic.Task("sums", {4: paths}, tokens=tokens),
-            synthetic.Task("choices", {4: paths}, kind="options", tokens=tokens),
+            synthetic.Task("sums", {4: paths}, tokens={4: tokens}),
+            synthetic.Task("choices", {4: paths}, kind="options", tokens={4: tokens}),
         ]
         folder = tmp_path_factory.mktemp("awkward") / name.replace(" ", "-")
         found[name] = Records([synthetic.write_run(folder, tasks, tokens=True, paths=True)])

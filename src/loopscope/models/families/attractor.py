@@ -13,21 +13,18 @@ padding change earlier logits, and one row's stopping rule waits for the others.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from loopscope.models.batch import Batch
-from loopscope.models.families import family
-from loopscope.models.families.config import FamilyConfig, Layers, Number, Size, only
-from loopscope.models.families.decoder import LoopedDecoder, Readout
-from loopscope.models.families.parcae import RopeSettings
-from loopscope.models.layers.attention import AttentionSizes, RotatedThenNormed
-from loopscope.models.layers.linear import Embedding, Linear, SquaredReluMLP
-from loopscope.models.layers.mask import KeyValueCache
-from loopscope.models.layers.residual import Block, Names, RMSNorm
-from loopscope.models.layers.rope import Rotary
+from loopscope.models.families import FamilyConfig, Layers, Number, Size, family, only
+from loopscope.models.families.decoder import PreNormBlock, Readout
+from loopscope.models.families.parcae import RopeSettings, StoredRotation
+from loopscope.models.layers.attention import RotatedThenNormed
+from loopscope.models.layers.blocks import Embedding, Linear, Names, RMSNorm, SquaredReluMLP
+from loopscope.models.layers.positions import KeyValueCache
 from loopscope.models.protocol import Context
 
 WORST_RESIDUAL = 1e4
@@ -39,6 +36,7 @@ class AttractorConfig(FamilyConfig):
     """config.json of an Attractor checkpoint."""
 
     title = "Attractor"
+    widths = ("n_embd", "num_attention_heads", "num_key_value_heads", "")
     fixed = only(
         mlp_class_name="BaseMLP", init_strategy="scaled-zero", bias=False, qk_bias=False, clip_qkv=None,
         logit_softcap=None, causal=True, randomize_positions_from=None, mup_model_scaling_factor=1
@@ -68,17 +66,9 @@ class AttractorConfig(FamilyConfig):
     nonlin_name: Literal["ReLU2"]
     qk_norm: Literal[True]
 
-    @property
-    def sizes(self) -> AttentionSizes:
-        """Of the attention layers."""
-        return self.attention_sizes(self.n_embd, self.num_attention_heads, self.num_key_value_heads)
 
-
-class AttractorBlock(Block):
+class AttractorBlock(PreNormBlock):
     """Norms before each branch; `gamma_max` is that of a core block."""
-
-    attention_names = Names("attn", "norm_1")
-    mlp_names = Names("mlp", "norm_2")
 
     def __init__(self, config: AttractorConfig, gamma_max: float | None) -> None:
         width, inner = config.n_embd, config.intermediate_size or 4 * config.n_embd
@@ -112,32 +102,24 @@ class Solution(NamedTuple):
 
 
 @family("attractor", AttractorConfig, "AttractorConfig", "EQLMConfig", "Attractor")
-class Attractor(LoopedDecoder):
+class Attractor(StoredRotation):
     """Attractor at any size; padding on either side for plain iteration."""
 
     boundary = "the iterate y, before the last norm"
-    ignored = frozenset({"freqs_cis"})
 
     def __init__(self, config: AttractorConfig) -> None:
         wide, vocabulary = config.n_embd, config.padded_vocab_size or config.vocab_size
         super().__init__(config, wide, vocabulary, config.block_size, None)
         gamma = None if config.layer_scale_init is None else config.gamma_max
-        self.transformer: Any = nn.ModuleDict(
-            {
-                "wte": Embedding(vocabulary, wide),
-                "prelude": nn.ModuleList(AttractorBlock(config, None) for _ in range(config.n_backbone_layers)),
-                "core_block": nn.ModuleList(AttractorBlock(config, gamma) for _ in range(config.n_fp_blocks)),
-                "ln_f": RMSNorm(wide, config.norm_eps),
-            }
-        )
+        counts = {"prelude": (config.n_backbone_layers, None), "core_block": (config.n_fp_blocks, gamma)}
+        parts: dict[str, nn.Module] = {
+            name: nn.ModuleList(AttractorBlock(config, gamma_max) for _ in range(count))
+            for name, (count, gamma_max) in counts.items()
+        }
+        parts |= {"wte": Embedding(vocabulary, wide), "ln_f": RMSNorm(wide, config.norm_eps)}
+        self.transformer: Any = nn.ModuleDict(parts)
         self.lm_head = Linear(wide, vocabulary, bias=False)
         self.tie_head(config.tie_embeddings, "transformer.wte.weight")
-
-    @property
-    def rotary(self) -> Rotary:  # type: ignore[override]
-        """What positions mean; the table is stored with the weights, and rounded as they are."""
-        config = self.config
-        return Rotary(config.sizes.head_width, config.rope_settings.rope_base, "interleaved", stored=self.dtype)
 
     def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """c, which every step reads and y_0 is."""
@@ -145,14 +127,11 @@ class Attractor(LoopedDecoder):
         c = self.run(self.transformer["prelude"], self.transformer["wte"](batch.input_ids), attention)
         return Context(self.start(batch, lambda: c), batch, c, attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """One plain iteration, f(y)."""
-        core = self.transformer["core_block"]
-        slot = len(self.transformer["prelude"]) + depth * len(core)
         assert context.injection is not None
-        return self.run(core, state + context.injection, context.extra, slot) - state
+        return self.run(self.transformer["core_block"], state + context.injection, context.extra) - state
 
-    @property
     def readout_layers(self) -> Readout:
         """The norm and the head."""
         return Readout(self.lm_head, self.transformer["ln_f"])
@@ -197,5 +176,4 @@ def _mixed(points: list[Tensor], values: list[Tensor], beta: float) -> Tensor:
     right = x.new_zeros(x.shape[0], count + 1, 1)
     right[:, 0] = 1.0
     weights = torch.linalg.solve(system, right)[:, 1:].mT
-    mixed: Tensor = (beta * weights @ f + (1 - beta) * weights @ x)[:, 0]
-    return mixed
+    return cast(Tensor, (beta * weights @ f + (1 - beta) * weights @ x)[:, 0])

@@ -23,13 +23,11 @@ from torch import Tensor, nn
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import TensorEntry
-from loopscope.models.families import family
-from loopscope.models.families.config import LlamaConfig, Loops, Number, only, option
+from loopscope.models.families import LlamaConfig, Loops, Number, family, only, option
 from loopscope.models.families.decoder import LoopedDecoder, Readout
 from loopscope.models.layers.attention import Attention, AttentionSizes
-from loopscope.models.layers.linear import Embedding, GatedMLP, Linear
-from loopscope.models.layers.mask import KeyValueCache
-from loopscope.models.layers.residual import Block, Names, WeightlessNorm
+from loopscope.models.layers.blocks import Block, Embedding, GatedMLP, Linear, Names, WeightlessNorm
+from loopscope.models.layers.positions import KeyValueCache
 from loopscope.models.protocol import Context
 
 _LAYER = re.compile(r"model\.[HL]_module\.layers\.(\d{1,6})\.")
@@ -91,21 +89,16 @@ class HrmLayer(Block):
     mlp_names = Names("mlp", "norm")
 
 
-class HrmStack(nn.Module):
+def _stack(config: HrmTextConfig) -> nn.ModuleDict:
     """Layers, then a norm."""
+    hidden, inner = config.hidden_size, config.intermediate_size
 
-    def __init__(self, config: HrmTextConfig) -> None:
-        super().__init__()
-        hidden, inner = config.hidden_size, config.intermediate_size
+    def norm() -> WeightlessNorm:
+        return WeightlessNorm(hidden, config.rms_norm_eps)
 
-        def norm() -> WeightlessNorm:
-            return WeightlessNorm(hidden, config.rms_norm_eps)
-
-        self.layers = nn.ModuleList(
-            HrmLayer(GatedAttention(config.sizes), GatedMLP(hidden, inner), norm)
-            for _ in range(config.num_hidden_layers)
-        )
-        self.norm = norm()
+    layers = range(config.num_hidden_layers)
+    blocks = nn.ModuleList(HrmLayer(GatedAttention(config.sizes), GatedMLP(hidden, inner), norm) for _ in layers)
+    return nn.ModuleDict({"layers": blocks, "norm": norm()})
 
 
 @family("hrm-text", HrmTextConfig, "HrmTextForCausalLM", "hrm_text")
@@ -118,16 +111,16 @@ class HrmText(LoopedDecoder):
     def __init__(self, config: HrmTextConfig) -> None:
         hidden, vocabulary = config.hidden_size, config.vocab_size
         super().__init__(config, hidden, vocabulary, config.max_position_embeddings, config.H_cycles)
-        self.rotary = config.half_split(config.sizes.head_width, rounded=True, default_theta=10000.0)
+        self.rotary = config.half_split(rounded=True, default_theta=10000.0)
         self.scale = config.embedding_scale or 1.0 / config.initializer_range
         self.prefix = config.prefix
         # A prompt that attends both ways would have to be shared as a whole.
-        self.shares_context = self.unpadded = not config.prefix
+        self.unpadded = not config.prefix
         attending = "the prompt attends both ways" if config.prefix else "causal attention"
         self.boundary = f"{self.boundary} ({config.L_cycles} L cycles a step, {attending})"
         self.model: Any = nn.Module()
         self.model.embed_tokens = Embedding(vocabulary, hidden)
-        self.model.H_module, self.model.L_module = HrmStack(config), HrmStack(config)
+        self.model.H_module, self.model.L_module = _stack(config), _stack(config)
         self.model.z_L_init = nn.Parameter(torch.zeros(hidden))
         self.lm_head = Linear(hidden, vocabulary, bias=False)
         self.tie_head(config.tie_word_embeddings, "model.embed_tokens.weight")
@@ -152,19 +145,13 @@ class HrmText(LoopedDecoder):
         state = self.start(batch, lambda: self.model.embed_tokens(batch.input_ids) * self.scale)
         return Context(state, batch, extra=attention, carry=self.model.z_L_init.expand_as(state))
 
-    def step(self, state: Tensor, context: Context, *, carry: Tensor, depth: int = 0) -> tuple[Tensor, Tensor]:
+    def step(self, state: Tensor, context: Context, *, carry: Tensor) -> tuple[Tensor, Tensor]:
         """One H cycle: z_H and z_L after it."""
-        cycles, fast = self.config.L_cycles, carry
-        call = depth * (cycles + 1)
-        for cycle in range(cycles):
-            fast = self.stack(self.model.L_module, fast + state, context, call + cycle)
-        return self.stack(self.model.H_module, state + fast, context, call + cycles), fast
+        high, low, fast = self.model.H_module, self.model.L_module, carry
+        for _ in range(self.config.L_cycles):
+            fast = self.run(low.layers, fast + state, context.extra, low.norm)
+        return self.run(high.layers, state + fast, context.extra, high.norm), fast
 
-    def stack(self, stack: HrmStack, x: Tensor, context: Context, call: int) -> Tensor:
-        """One call of a stack; calls of both are counted, and each has cache slots of its own."""
-        return self.run(stack.layers, x, context.extra, call * len(stack.layers), stack.norm)
-
-    @property
     def readout_layers(self) -> Readout:
         """The head."""
         return Readout(self.lm_head)

@@ -26,15 +26,11 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from loopscope.models.batch import Batch
-from loopscope.models.families import family
-from loopscope.models.families.config import FamilyConfig, Layers, Loops, Number, RotaryFields, Size, TokenIds, only
-from loopscope.models.families.decoder import LoopedDecoder, Readout
-from loopscope.models.initial_state import DrawsState, InitialState
+from loopscope.models.families import FamilyConfig, Layers, Loops, Number, RotaryFields, Size, TokenIds, family, only
+from loopscope.models.families.decoder import DrawsState, InitialState, PreNormBlock, Readout
 from loopscope.models.layers.attention import Attention, AttentionSizes, Kind
-from loopscope.models.layers.linear import Embedding, GatedMLP, Linear
-from loopscope.models.layers.mask import KeyValueCache
-from loopscope.models.layers.residual import Block, Names, RMSNorm
-from loopscope.models.layers.rope import Rotary, RotaryTables, rotate_own
+from loopscope.models.layers.blocks import Block, Embedding, GatedMLP, Linear, Names, RMSNorm
+from loopscope.models.layers.positions import KeyValueCache, Rotary, RotaryTables, rotate_own
 from loopscope.models.protocol import Context
 
 
@@ -49,6 +45,7 @@ class InitValues(FamilyConfig):
 class RavenConfig(RotaryFields):
     """The fields that Huginn and the models retrofitted to its skeleton share."""
 
+    widths = ("n_embd", "n_heads", "num_key_value_heads", "head_dim")
     fixed = only(
         RotaryFields.fixed, bias=False, injection_type="linear", state_init="like-init", nonlin_name="SiLU",
         mlp_class_name="GatedMLP", test_time_noise=0
@@ -70,11 +67,6 @@ class RavenConfig(RotaryFields):
     def vocabulary(self) -> int:
         """Entries of the embedding."""
         return self.padded_vocab_size or self.vocab_size
-
-    @property
-    def sizes(self) -> AttentionSizes:
-        """Of the attention layers."""
-        return self.attention_sizes(self.n_embd, self.n_heads, self.num_key_value_heads, self.head_dim)
 
     @property
     def state_std(self) -> float:
@@ -134,7 +126,7 @@ class RetrofitConfig(RavenConfig):
     @property
     def rotary(self) -> Rotary:
         """What positions mean."""
-        return self.half_split(self.sizes.head_width, rounded=self.rounded)
+        return self.half_split(rounded=self.rounded)
 
     @property
     def scale(self) -> float:
@@ -169,13 +161,6 @@ class HuginnBlock(Block):
     mlp_names = Names("mlp", "norm_3", sum_norm="norm_4")
 
 
-class RetrofitLlamaBlock(Block):
-    """Norms before each branch."""
-
-    attention_names = Names("attn", "norm_1")
-    mlp_names = Names("mlp", "norm_2")
-
-
 class RetrofitOlmoBlock(Block):
     """Norms on each branch's output."""
 
@@ -190,7 +175,7 @@ def _is_huginn(config: Mapping[str, Any], tensors: Collection[str] | None) -> bo
 
 
 @family("huginn", HuginnConfig, "RavenForCausalLM", "huginn_raven", recognises=_is_huginn)
-class Huginn(LoopedDecoder, DrawsState):
+class Huginn(DrawsState):
     """Huginn at any size; padding on the right."""
 
     boundary = "the recurrent core's raw output, before the coda"
@@ -230,15 +215,12 @@ class Huginn(LoopedDecoder, DrawsState):
         injection = self.run(self.transformer["prelude"], x, attention)
         return Context(self.start(batch, lambda: self.drawn(batch)), batch, injection, attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """The core, on the state joined with the injection."""
         assert context.injection is not None
         joined = self.transformer["adapter"](torch.cat([state, context.injection], dim=-1))
-        core = self.transformer["core_block"]
-        slot = self.config.n_layers_in_prelude + depth * self.config.n_layers_in_recurrent_block
-        return self.run(core, joined, context.extra, slot)
+        return self.run(self.transformer["core_block"], joined, context.extra)
 
-    @property
     def readout_layers(self) -> Readout:
         """The norm, the coda, the norm again and the head."""
         norm = self.transformer["ln_f"]
@@ -262,9 +244,8 @@ class RetrofitLlama(Huginn):
 
     def block(self, config: Any) -> Block:
         """A Llama block."""
-        return self.block_of(RetrofitLlamaBlock, Attention(config.sizes, "Wqkv proj"))
+        return self.block_of(PreNormBlock, Attention(config.sizes, "Wqkv proj"))
 
-    @property
     def readout_layers(self) -> Readout:
         """The coda, the norm and the head."""
         return Readout(self.lm_head, self.transformer["ln_f"], self.transformer["coda"])

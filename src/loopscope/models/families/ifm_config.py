@@ -7,14 +7,14 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from loopscope.models.families.config import FamilyConfig, Layers, Loops, Number, Size, only, option
-from loopscope.models.layers.attention import AttentionSizes
+from loopscope.models.families import FamilyConfig, Layers, Loops, Number, Size, only, option
 
 
 class IfmLoopedConfig(FamilyConfig):
     """The object "model" of config.json; fields that it leaves out have the published code's defaults."""
 
     title = "IFM looped"
+    widths = ("model_dim", "num_heads", "num_kv_heads", "head_dim")
     # What the releases leave as it is, and other values would compute, is not known here.
     fixed = only(
         output_size=-1, norm_affine=True, layernorm_num_groups=1, attn_act_func="softmax", qknorm=False,
@@ -89,11 +89,6 @@ class IfmLoopedConfig(FamilyConfig):
         drawn = self.huginn_state_init == "normal" or not self.hierarchical
         self.require(drawn, f"huginn_state_init {self.huginn_state_init!r} is not supported with two states")
         return self
-
-    @property
-    def sizes(self) -> AttentionSizes:
-        """Of the attention layers."""
-        return self.attention_sizes(self.model_dim, self.num_heads, self.num_kv_heads, self.head_dim)
 
     @property
     def hierarchical(self) -> bool:

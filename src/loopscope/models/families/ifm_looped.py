@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -38,14 +38,21 @@ from torch.nn import functional
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import TensorEntry
 from loopscope.models.families import family
-from loopscope.models.families.decoder import LoopedDecoder, Readout
+from loopscope.models.families.decoder import DrawsState, InitialState, Readout
 from loopscope.models.families.ifm_config import IfmLoopedConfig
-from loopscope.models.initial_state import DrawsState, InitialState
+from loopscope.models.layers import blocks
 from loopscope.models.layers.attention import Attention
-from loopscope.models.layers.linear import Embedding, GatedMLP, Linear, gated_silu, linear
-from loopscope.models.layers.mask import AttentionContext, KeyValueCache
-from loopscope.models.layers.residual import Block, Names, OffsetNorm, RMSNorm, WeightlessNorm
-from loopscope.models.layers.rope import Rotary
+from loopscope.models.layers.blocks import (
+    Block,
+    Embedding,
+    GatedMLP,
+    Linear,
+    Names,
+    OffsetNorm,
+    RMSNorm,
+    WeightlessNorm,
+)
+from loopscope.models.layers.positions import AttentionContext, KeyValueCache, Rotary
 from loopscope.models.protocol import Context
 
 
@@ -102,7 +109,7 @@ class Experts(nn.Module):
             token, place = (chosen == number).nonzero(as_tuple=True)
             if token.numel():
                 x = flat[token]
-                made = linear(gated_silu(linear(x, gate), linear(x, up), plain), down)
+                made = blocks.linear(blocks.gated_silu(blocks.linear(x, gate), blocks.linear(x, up), plain), down)
                 out = out.index_add(0, token, made * weights[token, place][:, None])
         return out.reshape(x_BSD.shape)
 
@@ -124,12 +131,22 @@ class IfmLayer(Block):
 
     def input_norm(self, names: Names) -> RMSNorm | None:
         """The norm ahead of one of the two layers."""
-        layer: Any = self.get_submodule(names.layer)
-        norm: RMSNorm = layer.norm
-        return norm
+        return cast(RMSNorm, self.get_submodule(f"{names.layer}.norm"))
 
 
-class DiagonalInjection(nn.Module):
+class Injection(nn.Module):
+    """The state alone."""
+
+    def term(self, e: Tensor) -> Tensor:
+        """What every loop reads of e."""
+        return e
+
+    def forward(self, s: Tensor, e: Tensor) -> Tensor:
+        """What the core reads."""
+        return s
+
+
+class DiagonalInjection(Injection):
     """a s + v, or with the component of a s along v taken out."""
 
     def __init__(self, width: int, orthogonal_eps: float | None) -> None:
@@ -140,8 +157,7 @@ class DiagonalInjection(nn.Module):
 
     def term(self, e: Tensor) -> Tensor:
         """The term v = δ · (W e), the same in every loop."""
-        v: Tensor = functional.softplus(self.dt_bias) * self.input_adapter(e)
-        return v
+        return cast(Tensor, functional.softplus(self.dt_bias) * self.input_adapter(e))
 
     def forward(self, s: Tensor, v: Tensor) -> Tensor:
         """What the core reads."""
@@ -153,21 +169,16 @@ class DiagonalInjection(nn.Module):
         return kept - v * along.to(v.dtype) + v
 
 
-class LinearInjection(nn.Module):
+class LinearInjection(Injection):
     """W [s; e] + b."""
 
     def __init__(self, width: int, *, bias: bool) -> None:
         super().__init__()
         self.adapter = Linear(2 * width, width, bias=bias)
 
-    def term(self, e: Tensor) -> Tensor:
-        """The embedded input itself."""
-        return e
-
     def forward(self, s: Tensor, e: Tensor) -> Tensor:
         """What the core reads."""
-        joined: Tensor = self.adapter(torch.cat([s, e], dim=-1))
-        return joined
+        return cast(Tensor, self.adapter(torch.cat([s, e], dim=-1)))
 
 
 def _is_ifm(json: Mapping[str, Any], tensors: Collection[str] | None) -> bool:
@@ -175,7 +186,7 @@ def _is_ifm(json: Mapping[str, Any], tensors: Collection[str] | None) -> bool:
 
 
 @family("ifm-looped", IfmLoopedConfig, recognises=_is_ifm)
-class IfmLooped(LoopedDecoder, DrawsState):
+class IfmLooped(DrawsState):
     """One state; padding on the right where there is a coda."""
 
     boundary = "the state that goes into the next loop, before the layers that follow the loop"
@@ -196,15 +207,16 @@ class IfmLooped(LoopedDecoder, DrawsState):
         self.draws = config.arch == "huginn" and config.huginn_state_init == "normal" and not config.hierarchical
         self.embedding = Embedding(config.vocab_size, wide)
         self.layers: Any = nn.ModuleList(IfmLayer(config) for _ in range(config.num_layers))
+        self.looped = slice(config.prelude, config.prelude + config.core)
         self.output: Any = nn.Module()
         self.output.final_norm = OffsetNorm(wide, config.rmsnorm_eps)
         self.output.output = Linear(wide, config.vocab_size, bias=False)
-        self.inject: Any = None
-        if config.injection != "none":
+        self.inject: Any = Injection()
+        if config.injection == "linear":
+            self.inject = LinearInjection(wide, bias=config.apply_bias_term)
+        elif config.injection == "diagonal":
             eps = config.huginn_ortho_projection_eps if config.huginn_prelude_orthogonal else None
-            is_linear = config.injection == "linear"
-            inject = LinearInjection(wide, bias=config.apply_bias_term) if is_linear else DiagonalInjection(wide, eps)
-            self.inject = inject
+            self.inject = DiagonalInjection(wide, eps)
         if config.arch == "huginn" and config.huginn_prelude_norm == "rms":
             self.huginn_prelude_norm_module = OffsetNorm(wide, config.rmsnorm_eps)
         if config.arch == "huginn" and config.huginn_recurrent_exit_norm == "parameterless_rms":
@@ -219,31 +231,13 @@ class IfmLooped(LoopedDecoder, DrawsState):
             found[renamed.get(prefix, "") + name[len(prefix) :]] = entry
         return found
 
-    @property
-    def core(self) -> nn.ModuleList:
-        """The looped layers."""
-        first = self.config.prelude
-        looped: nn.ModuleList = self.layers[first : first + self.config.core]
-        return looped
-
     def entered(self, batch: Batch, cache: KeyValueCache | None) -> tuple[Batch, Tensor, AttentionContext]:
         """The batch, e, and what attention layers share."""
         batch, attention = self.enter(batch, cache)
         e = self.embedding(batch.input_ids)
         e = e if self.embed_scale == 1.0 else e * self.embed_scale
         norm = getattr(self, "huginn_prelude_norm_module", None)
-        return batch, self.run(self.layers[: self.config.prelude], e, attention, 0, norm), attention
-
-    def term(self, e: Tensor) -> Tensor | None:
-        """What every step reads of e."""
-        return None if self.inject is None else self.inject.term(e)
-
-    def joined(self, state: Tensor, context: Context) -> Tensor:
-        """inj(s, e)."""
-        if self.inject is None:
-            return state
-        made: Tensor = self.inject(state, context.injection)
-        return made
+        return batch, self.run(self.layers[: self.looped.start], e, attention, norm), attention
 
     def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """H_0: e, zero or noise; and the term of e that every step reads."""
@@ -252,19 +246,18 @@ class IfmLooped(LoopedDecoder, DrawsState):
         first = "input" if config.arch == "transformer" else config.huginn_state_init
         firsts = {"input": lambda: e, "zero": lambda: torch.zeros_like(e), "normal": lambda: self.drawn(batch)}
         state = self.start(batch, firsts[first])
-        return Context(state, batch, self.term(e), attention)
+        return Context(state, batch, self.inject.term(e), attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """The looped layers on the joined state; with terminal keys, every loop writes over the one before."""
         config: IfmLoopedConfig = self.config
-        slot = config.prelude + (0 if config.terminal_keys else depth * config.core)
-        return self.run(self.core, self.joined(state, context), context.extra, slot, getattr(self, "exit_norm", None))
+        slot = config.prelude if config.terminal_keys else None
+        joined, norm = self.inject(state, context.injection), getattr(self, "exit_norm", None)
+        return self.run(self.layers[self.looped], joined, context.extra, norm, slot)
 
-    @property
     def readout_layers(self) -> Readout:
         """The layers after the loop, the norm and the head."""
-        after = self.layers[self.config.prelude + self.config.core :]
-        return Readout(self.output.output, self.output.final_norm, after)
+        return Readout(self.output.output, self.output.final_norm, self.layers[self.looped.stop :])
 
 
 class IfmHierarchical(IfmLooped):
@@ -278,18 +271,18 @@ class IfmHierarchical(IfmLooped):
     def embed(self, batch: Batch) -> Context:  # type: ignore[override]
         """z_H = e; z_L is noise."""
         batch, e, attention = self.entered(batch, None)
-        return Context(self.start(batch, lambda: e), batch, self.term(e), attention, carry=self.drawn(batch))
+        return Context(self.start(batch, lambda: e), batch, self.inject.term(e), attention, carry=self.drawn(batch))
 
     def step(self, state: Tensor, context: Context, *, carry: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """One H cycle: z_H and z_L after it."""
-        core, fast = self.core, carry
+        core, fast = self.layers[self.looped], carry
         for _ in range(self.config.huginn_hierarchical_l_cycles):
             fast = self.applied(core[self.split :], fast + state, context)
         return self.applied(core[: self.split or None], state + fast, context), fast
 
     def applied(self, layers: Any, x: Tensor, context: Context) -> Tensor:
         """M(inj(x, e)): one injection, then the layers, as often as the file says."""
-        x = self.joined(x, context)
+        x = self.inject(x, context.injection)
         for _ in range(self.config.huginn_split_module_repeats):
             x = self.run(layers, x, context.extra)
         return x

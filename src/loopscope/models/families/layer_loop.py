@@ -19,10 +19,9 @@ from pydantic import Field
 from torch import Tensor
 
 from loopscope.models.batch import Batch
-from loopscope.models.families import family
-from loopscope.models.families.config import LlamaConfig, Size, only, option
+from loopscope.models.families import LlamaConfig, Size, family, only, option
 from loopscope.models.families.decoder import LoopedLlama, Readout, llama_layer
-from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.positions import KeyValueCache
 from loopscope.models.protocol import Context
 
 Architecture = Literal["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
@@ -88,13 +87,10 @@ class LayerLoop(LoopedLlama):
         state = self.start(batch, lambda: self.run(before, self.model.embed_tokens(batch.input_ids), attention))
         return Context(state, batch, extra=attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """The span once."""
-        first, last = self.span[0], self.span[-1]
-        slot = first + depth * len(self.span)
-        return self.run(self.model.layers[first : last + 1], state, context.extra, slot)
+        return self.run(self.model.layers[self.span.start : self.span.stop], state, context.extra)
 
-    @property
     def readout_layers(self) -> Readout:
         """The layers after the span, the norm and the head."""
         return Readout(self.lm_head, self.model.norm, self.model.layers[self.span[-1] + 1 :])

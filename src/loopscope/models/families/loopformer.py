@@ -28,13 +28,11 @@ from torch.nn import functional
 from loopscope.errors import shown
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import TensorEntry
-from loopscope.models.families import family
-from loopscope.models.families.config import FamilyConfig, Layers, Size, TokenIds, only, option
+from loopscope.models.families import FamilyConfig, Layers, Size, TokenIds, family, only, option
 from loopscope.models.families.decoder import LoopedDecoder, Readout
-from loopscope.models.layers.attention import Attention, AttentionSizes
-from loopscope.models.layers.linear import Embedding, Linear
-from loopscope.models.layers.mask import AttentionContext, KeyValueCache, positions_of
-from loopscope.models.layers.residual import RMSNorm
+from loopscope.models.layers.attention import Attention
+from loopscope.models.layers.blocks import Embedding, Linear, RMSNorm
+from loopscope.models.layers.positions import AttentionContext, KeyValueCache, positions_of
 from loopscope.models.protocol import Context
 
 EPS = torch.finfo(torch.float32).eps
@@ -47,6 +45,7 @@ class TmltConfig(FamilyConfig):
 
     title = "TMLT (LoopFormer's baseline; no published weights known)"
     fixed = only(tie_word_embeddings=True)
+    widths = ("n_embd", "n_head", "", "")
     vocab_size: Size
     n_embd: Size
     intermediate_dim: Size
@@ -55,11 +54,6 @@ class TmltConfig(FamilyConfig):
     block_size: Size
     bias: bool = False
     eos_token_id: TokenIds = ()
-
-    @property
-    def sizes(self) -> AttentionSizes:
-        """Of the attention layers."""
-        return self.attention_sizes(self.n_embd, self.n_head)
 
 
 class LoopFormerConfig(TmltConfig):
@@ -98,8 +92,7 @@ class TimeEmbedder(nn.Module):
         order = torch.arange(half, dtype=torch.float32, device=time.device)
         angles = time.to(torch.float32) * torch.exp(-math.log(10000.0) * order / half)
         weight = cast(Linear, self.mlp[0]).weight
-        embedded: Tensor = self.mlp(torch.cat([angles.cos(), angles.sin()])[None].to(weight.dtype))
-        return embedded
+        return cast(Tensor, self.mlp(torch.cat([angles.cos(), angles.sin()])[None].to(weight.dtype)))
 
 
 class GeluMLP(nn.Module):
@@ -112,8 +105,7 @@ class GeluMLP(nn.Module):
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] → [B, S, D]."""
-        result: Tensor = self.c_proj(functional.gelu(self.c_fc(x_BSD)))
-        return result
+        return cast(Tensor, self.c_proj(functional.gelu(self.c_fc(x_BSD))))
 
 
 class TimedBlock(nn.Module):
@@ -130,8 +122,7 @@ class TimedBlock(nn.Module):
         """[B, S, D] → [B, S, D]."""
         gate_a, gate_m, scale_a, scale_m = self.adaLN_modulation(condition_1D).chunk(4, dim=-1)
         x_BSD = x_BSD + gate_a * self.attn(_normed(x_BSD) * (1 + scale_a), attention, slot)
-        result: Tensor = x_BSD + gate_m * self.mlp(_normed(x_BSD) * (1 + scale_m))
-        return result
+        return cast(Tensor, x_BSD + gate_m * self.mlp(_normed(x_BSD) * (1 + scale_m)))
 
 
 def _normed(x: Tensor) -> Tensor:
@@ -149,18 +140,14 @@ class Tmlt(LoopedDecoder):
         hidden, vocabulary = config.n_embd, config.vocab_size
         super().__init__(config, hidden, vocabulary, config.block_size, TRAINED_STEPS)
         self.trained_clock = TRAINED_STEPS
-        self.gpt: Any = nn.Module()
         blocks = nn.ModuleList(TimedBlock(config) for _ in range(config.n_layer))
-        self.gpt.transformer = nn.ModuleDict(
-            {
-                "wte": Embedding(vocabulary, hidden),
-                "wpe": Embedding(config.block_size, hidden),
-                "h": nn.ModuleDict({"blocks": blocks}),
-                "norm_f": RMSNorm(hidden, EPS),
-            }
-        )
-        self.gpt.lm_head = Linear(hidden, vocabulary, bias=False)
-        self.gpt.time_embedder = TimeEmbedder(hidden)
+        parts: dict[str, nn.Module] = {
+            "wte": Embedding(vocabulary, hidden),
+            "wpe": Embedding(config.block_size, hidden),
+        }
+        parts |= {"h": nn.ModuleDict({"blocks": blocks}), "norm_f": RMSNorm(hidden, EPS)}
+        head, time = Linear(hidden, vocabulary, bias=False), TimeEmbedder(hidden)
+        self.gpt: Any = nn.ModuleDict({"transformer": nn.ModuleDict(parts), "lm_head": head, "time_embedder": time})
         self.tie_head(True, "gpt.transformer.wte.weight", "gpt.lm_head.weight")
 
     def arrange(self, tensors: dict[str, TensorEntry]) -> dict[str, TensorEntry]:  # type: ignore[override]
@@ -171,8 +158,7 @@ class Tmlt(LoopedDecoder):
 
     def condition(self, depth: int) -> Tensor:
         """E_time(number of the step), which counts from 0, [1, D]."""
-        embedded: Tensor = self.gpt.time_embedder(torch.tensor(float(depth), device=self.device))
-        return embedded
+        return cast(Tensor, self.gpt.time_embedder(torch.tensor(float(depth), device=self.device)))
 
     def embed(self, batch: Batch, cache: KeyValueCache | None = None) -> Context:
         """H_0 is the sum of the embeddings of token and position."""
@@ -183,12 +169,11 @@ class Tmlt(LoopedDecoder):
 
     def step(self, state: Tensor, context: Context, *, depth: int) -> Tensor:
         """All blocks, conditioned on the time of the step."""
-        condition, blocks = self.condition(depth), self.gpt.transformer["h"]["blocks"]
-        for index, block in enumerate(blocks):
-            state = block(state, context.extra, depth * len(blocks) + index, condition)
+        condition = self.condition(depth)
+        for block in self.gpt.transformer["h"]["blocks"]:
+            state = block(state, context.extra, next(context.extra.slots), condition)
         return state
 
-    @property
     def readout_layers(self) -> Readout:
         """The last norm, then the head, which is the embedding."""
         return Readout(self.gpt.lm_head, self.gpt.transformer["norm_f"])

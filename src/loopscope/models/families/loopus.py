@@ -12,8 +12,8 @@ text ends: at every position here, as if the text ended there; a step that excee
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
 
 import torch
 from pydantic import Field
@@ -22,14 +22,11 @@ from torch.nn import functional
 
 from loopscope.models.batch import Batch
 from loopscope.models.checkpoint import TensorEntry
-from loopscope.models.exit_gate import ExitGate
-from loopscope.models.families import family
-from loopscope.models.families.config import FamilyConfig, LlamaConfig, Loops, Number, only
+from loopscope.models.families import FamilyConfig, LlamaConfig, Loops, Number, family, only
 from loopscope.models.families.decoder import LoopedDecoder, Readout, llama_layer
-from loopscope.models.layers.linear import Embedding, Linear, linear
-from loopscope.models.layers.mask import KeyValueCache
-from loopscope.models.layers.residual import RMSNorm
-from loopscope.models.protocol import Context
+from loopscope.models.layers.blocks import Embedding, Linear, RMSNorm, linear
+from loopscope.models.layers.positions import KeyValueCache
+from loopscope.models.protocol import Context, ExitGate
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -73,16 +70,6 @@ class UpdateGate(nn.Module):
         return (kept * y + (1 - kept) * h).to(before.dtype)
 
 
-class Part(nn.Module):
-    """A part of the model that was cut, under the checkpoint's names; layers are counted from 0 in each."""
-
-    def __init__(self, layers: Iterable[nn.Module], **others: nn.Module) -> None:
-        super().__init__()
-        for name, module in others.items():
-            self.add_module(name, module)
-        self.layers = nn.ModuleList(layers)
-
-
 @family("loopus", LoopUSConfig, "LDSForCausalLM", "lds")
 class LoopUS(LoopedDecoder):
     """LoopUS at any size; padding on the right."""
@@ -94,15 +81,17 @@ class LoopUS(LoopedDecoder):
         hidden, vocabulary, eps = base.hidden_size, base.vocab_size, base.rms_norm_eps
         super().__init__(config, hidden, vocabulary, base.max_position_embeddings, config.N)
         self.eos_ids = base.eos_token_id
-        self.rotary = base.half_split(base.sizes.head_width, rounded=True)
+        self.rotary = base.half_split(rounded=True)
 
-        def layers(indices: list[int]) -> list[nn.Module]:
-            return [llama_layer(base, qk_norm="head") for _ in indices]
+        def part(indices: list[int], **others: nn.Module) -> Any:
+            # Under the checkpoint's names; layers are counted from 0 in each part.
+            layers = nn.ModuleList(llama_layer(base, qk_norm="head") for _ in indices)
+            return nn.ModuleDict({**others, "layers": layers})
 
-        self.encoder: Any = Part(layers(config.encoder_layer_indices), embed_tokens=Embedding(vocabulary, hidden))
-        self.reasoning: Any = Part(layers(config.reasoning_layer_indices), gate=UpdateGate(hidden))
         head = Linear(hidden, vocabulary, bias=False)
-        self.decoder: Any = Part(layers(config.decoder_layer_indices), norm=RMSNorm(hidden, eps), lm_head=head)
+        self.encoder = part(config.encoder_layer_indices, embed_tokens=Embedding(vocabulary, hidden))
+        self.reasoning = part(config.reasoning_layer_indices, gate=UpdateGate(hidden))
+        self.decoder = part(config.decoder_layer_indices, norm=RMSNorm(hidden, eps), lm_head=head)
         self.q_head: Any = nn.Sequential(nn.LayerNorm(hidden), Linear(hidden, 1))
 
     def arrange(self, tensors: Mapping[str, TensorEntry]) -> Mapping[str, TensorEntry]:
@@ -121,15 +110,11 @@ class LoopUS(LoopedDecoder):
         state = self.start(batch, lambda: self.run(part.layers, part.embed_tokens(batch.input_ids), attention))
         return Context(state, batch, extra=attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """The looped layers, then the gate."""
-        layers = self.reasoning.layers
-        slot = len(self.encoder.layers) + depth * len(layers)
-        after = self.run(layers, state, context.extra, slot)
-        mixed: Tensor = self.reasoning.gate(state, after)
-        return mixed
+        after = self.run(self.reasoning.layers, state, context.extra)
+        return cast(Tensor, self.reasoning.gate(state, after))
 
-    @property
     def readout_layers(self) -> Readout:
         """The decoder's layers, its norm and its head."""
         return Readout(self.decoder.lm_head, self.decoder.norm, self.decoder.layers)

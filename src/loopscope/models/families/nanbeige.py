@@ -13,10 +13,9 @@ from pydantic import Field
 from torch import Tensor
 
 from loopscope.models.batch import Batch
-from loopscope.models.families import family
-from loopscope.models.families.config import LlamaConfig, Loops, only
+from loopscope.models.families import LlamaConfig, Loops, family, only
 from loopscope.models.families.decoder import LoopedLlama, Readout, llama_layer
-from loopscope.models.layers.mask import KeyValueCache
+from loopscope.models.layers.positions import KeyValueCache
 from loopscope.models.protocol import Context
 
 
@@ -55,13 +54,11 @@ class Nanbeige(LoopedLlama):
         batch, attention = self.enter(batch, cache)
         return Context(self.start(batch, lambda: self.model.embed_tokens(batch.input_ids)), batch, extra=attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """All layers, and the norm where it is inside the loop."""
-        layers = self.model.layers
         norm = None if self.config.skip_loop_final_norm else self.model.norm
-        return self.run(layers, state, context.extra, depth * len(layers), norm)
+        return self.run(self.model.layers, state, context.extra, norm)
 
-    @property
     def readout_layers(self) -> Readout:
         """The head, after the norm where that is not inside the loop."""
         return Readout(self.lm_head, self.model.norm if self.config.skip_loop_final_norm else None)

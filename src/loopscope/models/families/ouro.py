@@ -24,14 +24,11 @@ from pydantic import Field
 from torch import Tensor
 
 from loopscope.models.batch import Batch
-from loopscope.models.exit_gate import ExitGate
-from loopscope.models.families import family
-from loopscope.models.families.config import LlamaConfig, Loops, Number, Size, only, option
+from loopscope.models.families import LlamaConfig, Loops, Number, Size, family, only, option
 from loopscope.models.families.decoder import LoopedLlama, Readout, llama_layer
-from loopscope.models.layers.linear import Linear, linear
-from loopscope.models.layers.mask import KeyValueCache
-from loopscope.models.layers.residual import Block, Names
-from loopscope.models.protocol import Context
+from loopscope.models.layers.blocks import Block, Linear, Names, linear
+from loopscope.models.layers.positions import KeyValueCache
+from loopscope.models.protocol import Context, ExitGate
 
 
 class OuroConfig(LlamaConfig):
@@ -81,14 +78,12 @@ class Ouro(LoopedLlama):
         state = self.start(batch, lambda: self.run(inside, self.model.embed_tokens(batch.input_ids), attention))
         return Context(state, batch, extra=attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """All layers from the boundary on, the norm, and the layers before the boundary."""
-        layers, inside, attention = self.model.layers, self.config.inside, context.extra
-        first = depth * len(layers)
-        normed = self.run(layers[inside:], state, attention, first + inside, self.model.norm)
-        return self.run(layers[:inside], normed, attention, first + len(layers))
+        layers, inside = self.model.layers, self.config.inside
+        normed = self.run(layers[inside:], state, context.extra, self.model.norm)
+        return self.run(layers[:inside], normed, context.extra)
 
-    @property
     def readout_layers(self) -> Readout:
         """The head; with the state inside, the rest of the stack and its norm before it."""
         if not self.config.inside:

@@ -31,19 +31,14 @@ from torch.nn import functional
 
 from loopscope.errors import LoopscopeError
 from loopscope.models.batch import Batch
-from loopscope.models.families import family
-from loopscope.models.families.config import FamilyConfig, Layers, Loops, Number, Size, only, option
-from loopscope.models.families.decoder import LoopedDecoder, Readout
-from loopscope.models.initial_state import DrawsState, InitialState, Rule
+from loopscope.models.families import FamilyConfig, Layers, Loops, Number, Size, family, only, option
+from loopscope.models.families.decoder import DrawsState, InitialState, LoopedDecoder, PreNormBlock, Readout, Rule
 from loopscope.models.layers.attention import AttentionSizes, RotatedThenNormed
-from loopscope.models.layers.linear import Embedding, Fusing, Linear, SquaredReluMLP, linear
-from loopscope.models.layers.mask import AttentionContext, KeyValueCache
-from loopscope.models.layers.residual import Block, Names, RMSNorm
-from loopscope.models.layers.rope import Rotary
+from loopscope.models.layers.blocks import Block, Embedding, Fusing, Linear, RMSNorm, SquaredReluMLP, linear
+from loopscope.models.layers.positions import AttentionContext, KeyValueCache, Rotary
 from loopscope.models.protocol import BodyAndHead, Context
 
 GATE_CHANNELS = 32
-PARTS = ("prelude", "core_block", "coda")
 _TABLE = re.compile(r"value_embeds\.(\d{1,6})\.")
 
 
@@ -62,6 +57,7 @@ class ParcaeConfig(FamilyConfig):
     """
 
     title = "Parcae"
+    widths = ("n_embd", "num_attention_heads", "", "")
     fixed = only(
         bias=False, qk_bias=False, qk_norm=True, prelude_norm=True, clip_qkv=None, logit_softcap=None,
         nonlin_name="ReLU2", mlp_class_name="BaseMLP", injection_type="diagonal", state_init="like-init",
@@ -101,17 +97,6 @@ class ParcaeConfig(FamilyConfig):
         return values | {"value_layers": frozenset(range(layers - 1, -1, -2))}
 
     @property
-    def sizes(self) -> AttentionSizes:
-        """Of the attention layers."""
-        return self.attention_sizes(self.n_embd, self.num_attention_heads)
-
-    @property
-    def parts(self) -> list[str]:
-        """The part of each layer."""
-        counts = (self.n_layers_in_prelude, self.n_layers_in_recurrent_block, self.n_layers_in_coda)
-        return [part for part, count in zip(PARTS, counts, strict=True) for _ in range(count)]
-
-    @property
     def state_std(self) -> float:
         """Of the drawn state."""
         return math.sqrt(2 / (5 * self.n_embd))
@@ -138,13 +123,6 @@ def _sigmoid(x: Tensor) -> Tensor:
         # What is left over from whole vectors is computed otherwise there: the last bit would depend on the batch.
         return torch.sigmoid(x.double()).to(x.dtype)
     return torch.sigmoid(x)
-
-
-class ParcaeBlock(Block):
-    """Norms before each branch."""
-
-    attention_names = Names("attn", "norm_1")
-    mlp_names = Names("mlp", "norm_2")
 
 
 class Decay(Fusing):
@@ -180,21 +158,38 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+class StoredRotation(LoopedDecoder):
+    """A model whose table of rotations is stored with its weights, and rounded as they are."""
+
+    ignored = frozenset({"freqs_cis"})
+
+    @property
+    def rotary(self) -> Rotary:  # type: ignore[override]
+        """What positions mean."""
+        config = self.config
+        return Rotary(config.sizes.head_width, config.rope_settings.rope_base, "interleaved", stored=self.dtype)
+
+
 @family("parcae", ParcaeConfig, "ParcaeConfig", "Parcae")
-class Parcae(LoopedDecoder, DrawsState):
+class Parcae(StoredRotation, DrawsState):
     """Parcae at any size; padding on the right."""
 
     boundary = "the recurrent core's raw output, before the coda"
-    ignored = frozenset({"freqs_cis"})
 
     def __init__(self, config: ParcaeConfig) -> None:
         wide, vocabulary = config.n_embd, config.padded_vocab_size or config.vocab_size
         super().__init__(config, wide, vocabulary, config.block_size, config.mean_recurrence)
         self.initial_state = InitialState(wide, config.state_std, 1.0, config.initial_state)
+        inner = config.intermediate_size
+        core = config.recurrent_intermediation_embedding_dimension or inner
+        counts = {"prelude": config.n_layers_in_prelude, "core_block": config.n_layers_in_recurrent_block}
+        counts["coda"] = config.n_layers_in_coda
         self.transformer: Any = nn.ModuleDict()
-        for part in PARTS:
-            blocks = (self._block(number, part) for number, own in enumerate(config.parts) if own == part)
-            self.transformer[part] = nn.ModuleList(blocks)
+        first = 0
+        for part, count in counts.items():
+            width = core if part == "core_block" else inner
+            numbers = range(first, first := first + count)
+            self.transformer[part] = nn.ModuleList(self._block(number, width) for number in numbers)
         self.transformer["wte"] = Embedding(vocabulary, wide)
         self.transformer["adapter"] = Decay(wide)
         self.transformer["C"] = Linear(wide, wide, bias=False)
@@ -204,23 +199,15 @@ class Parcae(LoopedDecoder, DrawsState):
         self.lm_head = Linear(wide, vocabulary, bias=False)
         self.tie_head(config.tie_embeddings, "transformer.wte.weight")
 
-    def _block(self, number: int, part: str) -> ParcaeBlock:
+    def _block(self, number: int, inner: int) -> Block:
         config: ParcaeConfig = self.config
-        inner = config.intermediate_size
-        if part == "core_block":
-            inner = config.recurrent_intermediation_embedding_dimension or inner
         attention = TokenValueAttention(config.sizes, number, gate=number in config.value_layers)
-        mlp = SquaredReluMLP(config.n_embd, inner)
-        return ParcaeBlock(attention, mlp, lambda: RMSNorm(config.n_embd, config.norm_eps))
-
-    @property
-    def rotary(self) -> Rotary:  # type: ignore[override]
-        """What positions mean; the table is stored with the weights, and rounded as they are."""
-        config = self.config
-        return Rotary(config.sizes.head_width, config.rope_settings.rope_base, "interleaved", stored=self.dtype)
+        return PreNormBlock(
+            attention, SquaredReluMLP(config.n_embd, inner), lambda: RMSNorm(config.n_embd, config.norm_eps)
+        )
 
     def draw_initial_state(self, source_rows: Sequence[int], lengths: Sequence[int], width: int) -> Tensor:
-        """As ever; the published code draws in the model's dtype."""
+        """As every family; the published code draws in the model's dtype."""
         if self.initial_state.rule == "official":
             self.initial_state = dataclasses.replace(self.initial_state, dtype=self.dtype)
         return super().draw_initial_state(source_rows, lengths, width)
@@ -230,16 +217,14 @@ class Parcae(LoopedDecoder, DrawsState):
         batch, attention = self.enter(batch, cache)
         attention = dataclasses.replace(attention, token_values=self.token_values(batch.input_ids, self.dtype))
         parts = self.transformer
-        e = self.run(parts["prelude"], parts["wte"](batch.input_ids), attention, 0, parts["ln_prelude"])
+        e = self.run(parts["prelude"], parts["wte"](batch.input_ids), attention, parts["ln_prelude"])
         return Context(self.start(batch, lambda: self.drawn(batch)), batch, parts["adapter"].injection(e), attention)
 
-    def step(self, state: Tensor, context: Context, depth: int = 0) -> Tensor:
+    def step(self, state: Tensor, context: Context) -> Tensor:
         """The core, on the decayed state and the term of the input."""
         joined = self.transformer["adapter"].decay() * state + context.injection
-        core = self.transformer["core_block"]
-        return self.run(core, joined, context.extra, len(self.transformer["prelude"]) + depth * len(core))
+        return self.run(self.transformer["core_block"], joined, context.extra)
 
-    @property
     def readout_layers(self) -> Readout:
         """C, the coda, the norm and the head."""
         parts = self.transformer

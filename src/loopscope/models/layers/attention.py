@@ -21,7 +21,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -29,10 +29,8 @@ from torch.nn import functional
 
 from loopscope.kernels.choice import chosen, is_differentiating, takes_kernel
 from loopscope.models.batch import Parts
-from loopscope.models.layers.linear import Fusing, Linear
-from loopscope.models.layers.mask import AttentionContext, Queries
-from loopscope.models.layers.residual import RMSNorm, WeightlessNorm
-from loopscope.models.layers.rope import RotaryTables, rotate_own
+from loopscope.models.layers.blocks import Fusing, Linear, RMSNorm, WeightlessNorm
+from loopscope.models.layers.positions import AttentionContext, Queries, RotaryTables, rotate_own
 from loopscope.models.protocol import LoopedModel
 
 Kind = Literal["query", "key"]
@@ -93,8 +91,7 @@ class Attention(Fusing):
             mixed = attend(q, k, v, attention, slot)
         else:
             mixed = queries.in_order(attend(queries.by_row(q), k, v, attention, slot, queries.mask_B1MT))
-        projected: Tensor = self.get_submodule(self.output)(self.gated(mixed, asking))
-        return projected
+        return cast(Tensor, self.get_submodule(self.output)(self.gated(mixed, asking)))
 
     def positioned(self, x_BSHP: Tensor, kind: Kind, tables: RotaryTables | None, plain: bool) -> Tensor:
         """Queries or keys after their norm, if there is one, and their rotation."""
@@ -121,8 +118,8 @@ class Attention(Fusing):
         if asking is x:
             qkv = joint(x)
             return qkv[..., : self.query], qkv[..., self.query : both], qkv[..., both:]
-        kv = joint.rows(slice(self.query, None))(x)
-        return joint.rows(slice(self.query))(asking), kv[..., : self.key], kv[..., self.key :]
+        kv = joint(x, slice(self.query, None))
+        return joint(asking, slice(self.query)), kv[..., : self.key], kv[..., self.key :]
 
 
 class RotatedThenNormed(Attention):
@@ -136,8 +133,7 @@ class RotatedThenNormed(Attention):
     def positioned(self, x_BSHP: Tensor, kind: Kind, tables: RotaryTables | None, plain: bool) -> Tensor:
         """Rotated, then divided by their root mean square."""
         assert tables is not None
-        normed: Tensor = self.norm(rotate_own(x_BSHP, tables), plain)
-        return normed
+        return cast(Tensor, self.norm(rotate_own(x_BSHP, tables), plain))
 
 
 def attend(
@@ -199,7 +195,7 @@ _WIDEST, _MULTIPLE = 256, 8
 
 
 def runs_unpadded(model: LoopedModel) -> bool:
-    """Whether a model's sequences best stand in one row: it says that it can, and the kernel is there."""
+    """Whether a model's sequences best stand in one row: it promises that it can, and the kernel is there."""
     return bool(getattr(model, "unpadded", False)) and _has_varlen(model.device, getattr(model, "dtype", torch.float32))
 
 

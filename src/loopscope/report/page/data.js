@@ -59,10 +59,8 @@ export const update = (transition) => loopsOf(transition).join("→");
 
 /** Prompt, reference, options and right option of one question. */
 export async function textOf(set, row) {
-  let chunk = set.texts.length - 1;
-  while (set.texts[chunk] > row) chunk--;
-  const pack = await late(`${set.name}-t${chunk}`);
-  const [prompt, reference, options, right] = pack.entries[row - set.texts[chunk]];
+  const pack = await late(`${set.name}-t${Math.floor(row / page.meta.chunk)}`);
+  const [prompt, reference, options, right] = pack.entries[row % page.meta.chunk];
   return { prompt, reference, options, right };
 }
 
@@ -73,7 +71,7 @@ export const searchable = (() => {
     await parsed;
     for (const set of page.sets) {
       const texts = [];
-      for (let chunk = 0; chunk < set.texts.length; chunk++) {
+      for (let chunk = 0; chunk * page.meta.chunk < set.questions; chunk++) {
         const pack = await unpack(byId(`${set.name}-t${chunk}`).textContent);
         for (const [prompt, reference, options] of pack.entries) {
           const words = [set.ids[texts.length], prompt, reference ?? "", ...(options ?? [])];

@@ -115,9 +115,8 @@ export function findings() {
       {},
       page.sets.map((set) => {
         const entry = set.overview.updates[set.overview.leading];
-        const alike = page.sets.some((other) => other !== set && other.run.model === set.run.model && other.title === set.title);
         const link = address("questions", { run: set.run.label, task: set.task, t: entry.transition });
-        return h("li", {}, h("strong", {}, `${set.run.model}${alike ? ` (${set.run.label})` : ""} on ${set.title}. `), set.overview.finding, " ", h("a", { href: link }, `${plural(entry.n, "question")} of ${entry.update}`));
+        return h("li", {}, h("strong", {}, `${set.model} on ${set.title}. `), set.overview.finding, " ", h("a", { href: link }, `${plural(entry.n, "question")} of ${entry.update}`));
       }),
     ),
   );

@@ -17,13 +17,11 @@ from typing import Any
 FOLDER = files("loopscope.studies.paper")
 _NUMBER = r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _PRINTED = re.compile(rf"({_NUMBER})(?: \[({_NUMBER}),({_NUMBER})\])?")
+# Counts and choices: of the same questions under the same protocol, another one is a difference.
 EXACT = frozenset({"questions", "positions", "checks", "conditions", "batches", "depths", "choice"})
-"""Counts and choices: of the same questions under the same protocol, another one is a difference."""
-PRINTED = frozenset({"share", "rank"})
-"""Only the printed digits count."""
+PRINTED = frozenset({"share", "rank"})  # only the printed digits count
 MEASURED = frozenset({"nats", "steps", "ratio", "part"})
-AT_MOST = " at most"
-"""How names of errors of computing end, of which the paper prints the largest."""
+AT_MOST = " at most"  # how names of errors of computing end, of which the paper prints the largest
 
 
 @cache
@@ -50,10 +48,7 @@ class Printed:
         >>> Printed("49.18").half_unit, Printed("1.747e-5").half_unit, Printed("179").half_unit
         (Decimal('0.005'), Decimal('5E-9'), Decimal('0.5'))
         """
-        exponent = self.decimal.as_tuple().exponent
-        if not isinstance(exponent, int):
-            raise ValueError(f"{self.text} is not a number")
-        return Decimal(5).scaleb(exponent - 1)
+        return Decimal(5).scaleb(int(self.decimal.as_tuple().exponent) - 1)
 
     def agrees(self, value: float | Decimal) -> bool:
         """Whether `value`, in the printed unit, rounds to this (either way at an exact half).
@@ -76,16 +71,26 @@ class Printed:
         return f"{number:{sign}.{len(mantissa.partition('.')[2])}{'e' if exponent else 'f'}}"
 
 
-@cache
-def quantities() -> dict[tuple[str, str], str]:
-    """What a column holds, by study and column."""
-    source = toml("quantities.toml")
-    return {(study, column): name for study, columns in source.items() for column, name in columns.items()}
-
-
 @dataclass(frozen=True)
 class Setting:
-    """What was measured: the part that a run must share before its numbers can be called a reproduction."""
+    """What was measured: the part that a run must share before its numbers can be called a reproduction.
+
+    Attributes:
+        measurement: the paper's own word for it.
+        model: by the paper's name.
+        task: the evaluation set's, as `split` and `subset`.
+        kind: `solution` or `options`.
+        n: questions.
+        transition: of the update.
+        states: their dtype.
+        readout: its dtype.
+        batch: questions in a batch; None where the paper does not say.
+        initial_state: the rule by which H_0 is drawn; None where the model draws none, or the paper does not say how.
+        data_sha256: the hash of the split's rows, as a run's manifest records it.
+        unpublished: settings of the measurement that the paper does not give, so that no run can be known to share
+            them.
+        caveat: what cannot be checked even in the same setting.
+    """
 
     measurement: str
     model: str
@@ -93,21 +98,15 @@ class Setting:
     split: str
     subset: str | None
     kind: str
-    """`solution` or `options`."""
     n: int
     transition: int | None
     states: str
     readout: str
     batch: int | None = None
-    """Questions in a batch; None where the paper does not say."""
     initial_state: str | None = None
-    """The rule by which H_0 is drawn; None where the model draws none, or the paper does not say how."""
     data_sha256: str = ""
-    """The hash of the split's rows, as a run's manifest records it."""
     unpublished: str = ""
-    """Settings of the measurement that the paper does not give, so that no run can be known to share them."""
     caveat: str = ""
-    """What cannot be checked even in the same setting."""
 
     @property
     def title(self) -> str:
@@ -142,27 +141,31 @@ class PaperModel:
 
 @dataclass(frozen=True)
 class PaperCell:
-    """One cell of one table, or one number of the text."""
+    """One cell of one table, or one number of the text.
+
+    Attributes:
+        label: LaTeX label of the table or section.
+        study: the study that computes it.
+        setting: what was measured.
+        key: the row within a condition: a population, a signal, an action; empty where there is one row.
+        column: its name; of a claim what the text says.
+        text: as printed, intervals included: `49.18 [44.29,54.10]`, `1.747e-5`, `4->5` or `---`.
+        unit: the quantity is the printed number times this.
+        quantity: a name of quantities.toml.
+        without: why loopscope has no such number, where it has none.
+        relation: `above` or `below` where the text bounds the value; empty where it gives it.
+    """
 
     label: str
-    """LaTeX label of the table or section."""
     study: str
-    """The study that computes it."""
     setting: Setting
     key: str
-    """The row within a condition: a population, a signal, an action; empty where there is one row."""
     column: str
-    """Of a claim: what the text says."""
     text: str
-    """As printed, intervals included: `49.18 [44.29,54.10]`, `1.747e-5`, `4->5` or `---`."""
     unit: float
-    """The quantity is the printed number times this."""
     quantity: str
-    """A name of quantities.toml."""
     without: str = ""
-    """Why loopscope has no such number, where it has none."""
     relation: str = ""
-    """`above` or `below` where the text bounds the value; empty where it gives it."""
 
     @cached_property
     def printed(self) -> Printed | None:
@@ -207,25 +210,28 @@ class PaperTable:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the running text says of one or several rows."""
+    """What the running text says of one or several rows.
+
+    Attributes:
+        cell: the number; its setting is that of the first row.
+        of: what is taken of each row.
+        how: what is made of it.
+        rows: setting and key of every row that it is about.
+        of_verification: whether the value is that of a second computation, as `verify --bitwise` stores it.
+    """
 
     cell: PaperCell
-    """The number; its setting is that of the first row."""
     of: tuple[str, ...]
-    """What is taken of each row."""
     how: str
-    """What is made of it."""
     rows: tuple[tuple[Setting, str], ...]
-    """Setting and key of every row that it is about."""
     of_verification: bool = False
-    """Whether the value is that of a second computation, as `verify --bitwise` stores it."""
 
 
 @cache
 def models() -> dict[str, PaperModel]:
     """The paper's models, by the paper's name."""
     return {
-        title: PaperModel(**{**entry, "depths": tuple(entry["depths"])}) for title, entry in toml("models.toml").items()
+        name: PaperModel(**{**entry, "depths": tuple(entry["depths"])}) for name, entry in toml("models.toml").items()
     }
 
 
@@ -241,10 +247,9 @@ def set_titles() -> dict[str, str]:
     return {name: entry["title"] for name, entry in toml("sets.toml").items()}
 
 
-@cache
 def templates() -> dict[str, str]:
     """The SHA-256 of each task's wording in the paper's protocol, by task."""
-    return {str(task): str(digest) for task, digest in toml("templates.toml").items()}
+    return toml("templates.toml")
 
 
 @cache
@@ -276,16 +281,10 @@ def _table(source: Mapping[str, Any]) -> PaperTable:
     rows = []
     for row in source["rows"]:
         setting, key = setting_of({**source, **row}), row.get("key", "")
-        found = {
-            column: PaperCell(
-                *(label, study, setting, key, column, text),
-                unit=units.get(column, 1.0),
-                quantity=quantities()[study, column],
-                without=without.get(column, ""),
-            )
-            for column, text in zip(columns, row["cells"], strict=True)
-            if text
-        }
+        found = {}
+        for column, text in ((column, text) for column, text in zip(columns, row["cells"], strict=True) if text):
+            about = units.get(column, 1.0), toml("quantities.toml")[study][column], without.get(column, "")
+            found[column] = PaperCell(label, study, setting, key, column, text, *about)
         rows.append(PaperRow(setting, key, found))
     return PaperTable(label, study, source["title"], tuple(rows))
 
@@ -326,12 +325,8 @@ def claims() -> dict[str, Claim]:
     found = {}
     for name, entry in toml("claims.toml").items():
         rows = tuple(dict.fromkeys(_claim_rows(entry)))
-        cell = PaperCell(
-            *(entry["label"], entry["study"], replace(rows[0][0], measurement=""), "", entry["says"], entry["printed"]),
-            unit=entry.get("unit", 1.0),
-            quantity=entry["quantity"],
-            relation=entry.get("relation", ""),
-        )
+        about = entry["label"], entry["study"], replace(rows[0][0], measurement=""), "", entry["says"], entry["printed"]
+        cell = PaperCell(*about, entry.get("unit", 1.0), entry["quantity"], relation=entry.get("relation", ""))
         found[name] = Claim(cell, tuple(entry["of"]), entry["how"], rows, entry.get("of_verification", False))
     return found
 

@@ -1,41 +1,30 @@
-"""Derivative cross-checks (Appendices E.2, "Execution and differentiation", and E.5), and whose questions these are."""
+"""What is computed in two ways: derivatives (Appendices E.2, E.5), the exit gate (E.8), sets of questions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import permutations
 
 import numpy as np
 
 from loopscope.errors import setting
-from loopscope.stats import Maximum, Quantile
-from loopscope.store import Level
+from loopscope.stats import Quantile
 from loopscope.store.schema import ends_of
 from loopscope.studies.conditions import Condition
-from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Panel, Row, Values, table, words
+from loopscope.studies.declare import IDENTITY, MODEL, TASK, Column, Row, Values, panel, table, words
 from loopscope.studies.paper import data_hashes
-from loopscope.studies.populations import Population, Selection, name_of, no_updates, notes_on, notes_on_bounds
-from loopscope.studies.records import Floats, Mask, Records, Updates, matrix, of_set
+from loopscope.studies.populations import Population, Selection, groups_of
+from loopscope.studies.records import Floats, Mask, Records, Tokens, Updates, largest, matrix, of_set
 
+NO_SPLITS = "no task has two splits here: name runs of a train and of a test split"
 FP64 = ("fp64_slope", "fp64_quadratic", "fp64_gain")
 
 
-def _checked(records: Records) -> Selection:
-    """Conditions with a scalar check or an FP64 path."""
-    kept = tuple(updates for updates in records.updates if updates.has_some("scalar_quadratic") or updates.has(*FP64))
-    notes = [*notes_on(updates.condition for updates in kept), *notes_on_bounds(kept)]
-    notes += dict.fromkeys(_unchecked(updates.condition) for updates in records.updates if updates not in kept)
-    return Selection(kept, tuple(notes) if records.updates else (*notes, no_updates(records)))
-
-
-def _unchecked(condition: Condition) -> str:
-    """Why a condition has no line."""
-    name = f"no derivative checks of {name_of(condition)}"
-    checks = condition.manifest and condition.manifest.settings.get("scalar_checks")
-    if not Level(condition.level).includes(Level.GRID):
-        return f"{name}: measure with {setting('level', 'grid')}"
-    if not checks:
-        return f"{name}: measured with scalar_checks=0 (16 by default; {setting('level', 'full')} has others)"
-    return f"{name}: none of its first {checks} questions is measured yet"
+CHECKED = groups_of(
+    lambda records: [each for each in records.updates if each.has_some("scalar_quadratic") or each.has(*FP64)],
+    lambda records: records.nothing(f"no scalar check or FP64 path: measure with {setting('level', 'full')}"),
+    "grid",
+)
 
 
 def _scientific(head: str, name: str, group: str = "") -> Column:
@@ -45,41 +34,34 @@ def _scientific(head: str, name: str, group: str = "") -> Column:
 @table(
     "derivative-checks",
     "Derivative cross-checks",
-    paper="app:exp-protocol",
-    summary="derivatives computed in two ways",
-    over=Population(_checked, "grid"),
-    columns=(
-        Panel(
-            (
-                *(*IDENTITY, Column("Scalar checks\npassed", "{passed}/{checks}")),
-                _scientific("Q", "scalar_difference", "Scalar vs stored"),
-                _scientific("Ends and\nsweep", "endpoint_difference"),
-                _scientific("Ends\nread again", "endpoint_reread"),
-                *(
-                    _scientific(head, f"{name}_difference", "FP64 vs stored")
-                    for head, name in (("A", "slope"), ("Q", "quadratic"), ("ΔU", "gain"))
-                ),
-                Column("A>0, Q<0", "{primary_changes}", group="Changed in FP64"),
-                Column("ΔU<0", "{harmful_changes}", group="Changed in FP64"),
-                _scientific("State gap", "state_gap"),
-                _scientific("Decomposition\nresidual", "decomposition_residual"),
-            ),
-            "(a) Values, slopes and curvatures: largest absolute differences",
+    CHECKED,
+    panel(
+        "(a) Values, slopes and curvatures: largest absolute differences",
+        *(*IDENTITY, Column("Scalar checks\npassed", "{passed}/{checks}")),
+        _scientific("Q", "scalar_difference", "Scalar vs stored"),
+        _scientific("Ends and\nsweep", "endpoint_difference"),
+        _scientific("Ends\nread again", "endpoint_reread"),
+        *(
+            _scientific(head, f"{name}_difference", "FP64 vs stored")
+            for head, name in (("A", "slope"), ("Q", "quadratic"), ("ΔU", "gain"))
         ),
-        Panel(
-            (
-                *IDENTITY,
-                *(
-                    _scientific(spacing, f"third_relative_{place}", "Third derivative, median gap at spacing")
-                    for place, spacing in enumerate(("0.01", "0.005", "0.0025"), 1)
-                ),
-                _scientific("Gain", "refined_gain", "129 to 257 nodes"),
-                Column("Scale", "{refined_scale:.6f}", group="129 to 257 nodes"),
-                Column("Envelope\nratio", "{envelope_ratio:.4f}"),
-            ),
-            "(b) Third derivatives, refinement and envelope",
-        ),
+        Column("A>0, Q<0", "{primary_changes}", group="Changed in FP64"),
+        Column("ΔU<0", "{harmful_changes}", group="Changed in FP64"),
+        _scientific("State gap", "state_gap"),
+        _scientific("Decomposition\nresidual", "decomposition_residual"),
     ),
+    panel(
+        "(b) Third derivatives, refinement and envelope",
+        *IDENTITY,
+        *(
+            _scientific(spacing, f"third_relative_{place}", "Third derivative, median gap at spacing")
+            for place, spacing in enumerate(("0.01", "0.005", "0.0025"), 1)
+        ),
+        _scientific("Gain", "refined_gain", "129 to 257 nodes"),
+        Column("Scale", "{refined_scale:.6f}", group="129 to 257 nodes"),
+        Column("Envelope\nratio", "{envelope_ratio:.4f}"),
+    ),
+    paper="app:exp-protocol",
 )
 def derivative_checks(updates: Updates) -> Values:
     """A scalar second derivative along the chord against the stored curvature, the FP64 path against the stored one,
@@ -94,24 +76,20 @@ def derivative_checks(updates: Updates) -> Values:
     # The median over primary questions of L_D over the largest sampled −φ''.
     ratio = bound[curved] / curvature[curved] if bound.size == curvature.size else bound[:0]
     relative, absolute = (_lists(updates, f"fp64_third_{name}_gap", 3) for name in ("relative", "absolute"))
-    changes = _lists(updates, "fp64_refined_change", 4).T
+    changes = zip(("gain", "scale", "curvature", "third"), _lists(updates, "fp64_refined_change", 4).T, strict=True)
     values = {
         "checks": checked.sum(),
         "passed": agrees(updates.quadratic, scalar)[checked].sum(),
-        "scalar_difference": _largest((scalar - updates.quadratic)[checked]),
+        "scalar_difference": largest((scalar - updates.quadratic)[checked]),
         "endpoint_difference": _endpoint_difference(updates),
-        "endpoint_reread": _largest(updates.values("endpoint_replay")),
+        "endpoint_reread": largest(updates.values("endpoint_replay")),
         **{f"{name}_difference": _difference(updates, name) for name in ("slope", "quadratic", "gain")},
-        **dict.fromkeys(("primary_changes", "harmful_changes")),
-        "state_gap": _largest(updates.values("fp64_state_gap")),
-        "decomposition_residual": _largest(updates.values("fp64_decomposition_residual")),
+        **dict.fromkeys(("primary_changes", "harmful_changes", "negative_everywhere", "negative_primary")),
+        "state_gap": largest(updates.values("fp64_state_gap")),
+        "decomposition_residual": largest(updates.values("fp64_decomposition_residual")),
         **{f"third_relative_{place + 1}": Quantile(relative[:, place], 0.5) for place in range(3)},
-        "third_absolute": _largest(absolute[:, -1]),
-        **{
-            f"refined_{name}": _largest(change)
-            for name, change in zip(("gain", "scale", "curvature", "third"), changes, strict=True)
-        },
-        **dict.fromkeys(("negative_everywhere", "negative_primary")),
+        "third_absolute": largest(absolute[:, -1]),
+        **{f"refined_{name}": largest(change) for name, change in changes},
         "sampled_third": Quantile(third, 0.5),
         "sampled_curvature": Quantile(curvature, 0.5),
         "envelope_ratio": Quantile(ratio, 0.5),
@@ -126,13 +104,9 @@ def derivative_checks(updates: Updates) -> Values:
     return values
 
 
-def _largest(values: Floats) -> float | None:
-    return Maximum(np.abs(values)).value()
-
-
 def _difference(updates: Updates, name: str) -> float | None:
     """Largest |FP64 − stored|."""
-    return _largest(updates.floats(f"fp64_{name}") - updates.floats(name)) if updates.has(f"fp64_{name}") else None
+    return largest(updates.floats(f"fp64_{name}") - updates.floats(name)) if updates.has(f"fp64_{name}") else None
 
 
 def agrees(quadratic: Floats, scalar: Floats) -> Mask:
@@ -156,24 +130,14 @@ def _endpoint_difference(updates: Updates) -> float | None:
     return max(float(np.abs(updates.floats(name) - sweep.utility[:, place]).max()) for name, place in places)
 
 
-def _splits(records: Records) -> Selection:
-    """All evaluation sets at once, where a task has two splits."""
-    splits = {(condition.task, condition.split) for _, condition in records.conditions()}
-    if len(splits) > len({task for task, _ in splits}):
-        return Selection((records,), ())
-    return Selection((), (records.nothing("no task has two splits here: name runs of a train and of a test split"),))
-
-
 @table(
     "shared-questions",
     "Questions that two splits share",
+    Population(lambda records: Selection((records,), ()), "quick"),
+    *(MODEL, TASK, Column("N", "{questions}"), Column("Of the\npublished split", "{published}")),
+    *(words("Other set", "{other}"), Column("Shared", "{shared}")),
     paper="app:exp-protocol",
-    summary="questions that evaluation sets of one task share",
-    over=Population(_splits, "quick"),
-    columns=(
-        *(MODEL, TASK, Column("N", "{questions}"), Column("Of the\npublished split", "{published}")),
-        *(words("Other set", "{other}"), Column("Shared", "{shared}")),
-    ),
+    notes=lambda rows, records: () if rows else (records.nothing(NO_SPLITS),),
 )
 def shared_questions(records: Records) -> Iterator[Row]:
     """How many questions of an evaluation set come from a split whose rows have the published hash, and how many of
@@ -184,14 +148,44 @@ def shared_questions(records: Records) -> Iterator[Row]:
         for run, condition in records.conditions()
         if condition.info
     }
-    pairs: set[tuple[str, str]] = set()
-    for condition, ours in prompts.items():
-        for other, theirs in prompts.items():
-            pair = (condition.evaluation_set, other.evaluation_set)
-            if condition.task == other.task and condition.split != other.split and pair not in pairs:
-                pairs.add(pair)
-                assert condition.info is not None
-                published = condition.info.data_sha256 == data_hashes().get((condition.task, condition.split))
-                counts = {"questions": len(ours), "published": len(ours) if published else 0}
-                shared = int(ours.is_in(theirs.implode()).sum())
-                yield Row(condition, other.evaluation_set, {**counts, "other": other.set_title, "shared": shared})
+    pairs: dict[tuple[str, str], tuple[Condition, Condition]] = {}
+    for one, other in permutations(prompts, 2):
+        if one.task == other.task and one.split != other.split:
+            pairs.setdefault((one.evaluation_set, other.evaluation_set), (one, other))
+    for one, other in pairs.values():
+        ours = prompts[one]
+        same = one.info and one.info.data_sha256 == data_hashes().get((one.task, one.split))
+        counts = {"questions": len(ours), "published": len(ours) if same else 0}
+        shared = int(ours.is_in(prompts[other].implode()).sum())
+        yield Row(one, other.evaluation_set, {**counts, "other": other.set_title, "shared": shared})
+
+
+def _no_gate(records: Records) -> str:
+    how = f"measure with {setting('tokens', True)} and a model that has an exit gate"
+    reason = f"these runs hold no gate at single tokens: {how}"
+    return records.nothing(reason) if records.updates else records.no_updates()
+
+
+@table(
+    "gate-agreement",
+    "Exit gate: coverage and agreement with FP64",
+    groups_of(lambda records: [g for g in records.tokens() if g.gate is not None], _no_gate, "--tokens"),
+    *(*IDENTITY, Column("Continuing", "{continuing}/{positions}")),
+    Column("Coverage (%)", "{coverage:.2%}"),
+    Column("FP64 exits\nalike", "{agreeing}/{positions}"),
+    Column("Exit depths", "{earliest}-{latest}"),
+    paper="app:native-continue",
+)
+def gate_agreement(group: Tokens) -> Values:
+    """Reference positions at which the stored policy takes the update, and positions at which the gate rebuilt in FP64
+    exits at the same depth.
+    """
+    assert group.gate is not None
+    gate, depths = group.gate, group.gate["exit_depth"]
+    continuing = int(gate["continues"].sum())
+    return {
+        **{"positions": gate.height, "continuing": continuing},
+        "coverage": continuing / gate.height if gate.height else None,
+        "agreeing": int((depths == gate["exit_depth_fp64"]).sum()),
+        **{"earliest": depths.min(), "latest": depths.max()},
+    }

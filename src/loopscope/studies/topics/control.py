@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, takewhile
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,7 +22,7 @@ from loopscope.store import StoredRun
 from loopscope.store.schema import ends_of
 from loopscope.studies import figures
 from loopscope.studies.conditions import Condition
-from loopscope.studies.declare import KEY, MODEL, TASK, Column, Row, TableResult, rows_of, table, words
+from loopscope.studies.declare import KEY, MODEL, TASK, Column, Row, TableResult, table, words
 from loopscope.studies.figures import BLACK, BLUE, GREY, SKY, SMALLEST_TYPE, VERMILLION, Picture, literal
 from loopscope.studies.populations import Population, Selection
 from loopscope.studies.records import Records, has_table, matrix, of_set
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 Source: TypeAlias = "tuple[StoredRun, Condition]"
+HALVES = "no other split, so every second question was fitted on and the others tested"
 
 
 @dataclass(frozen=True)
@@ -62,21 +63,17 @@ class TracePair:
 
 def trace_pairs(records: Records) -> Iterator[TracePair]:
     """The train split with each other split; halves of the questions where there is but one."""
-    held = [(run, condition) for run, condition in records.conditions() if has_table(run, "trace")]
-    for (run, condition), train in _with_train(held):
-        frame = _frame(run, condition)
-        if not frame.height:
+    for source, train in _with_train([each for each in records.conditions() if has_table(each[0], "trace")]):
+        (run, condition), frame, note = source, _frame(*source), None
+        if not frame.height or (train is None and frame["row"].n_unique() < 2):
             continue
-        depth = run.manifest.model.trained_depth
-        if train is not None:
-            pair, note = (_trace(*train, _frame(*train)), _trace(run, condition, frame)), None
-        elif frame["row"].n_unique() > 1:
-            train, pair = (run, condition), tuple(_trace(run, condition, half) for half in halves(frame))  # type: ignore[assignment]
-            note = f"{condition}: no other split, so every second question was fitted on and the others tested"
+        if train is None:
+            train, parts, note = source, halves(frame), f"{condition}: {HALVES}"
+            pair = _trace(run, condition, parts[0]), _trace(run, condition, parts[1])
         else:
-            continue
+            pair = _trace(*train, _frame(*train)), _trace(run, condition, frame)
         tested = replace(condition, n=pair[1].questions)
-        yield TracePair(tested, *pair, depth, (train, (run, condition)), note)
+        yield TracePair(tested, *pair, run.manifest.model.trained_depth, (train, source), note)
 
 
 def _with_train(held: list[Source]) -> Iterator[tuple[Source, Source | None]]:
@@ -119,6 +116,13 @@ Prepare = Callable[[TracePair], TracePair]
 Acting = Callable[[TracePair, Comparison], Comparison]
 
 
+def _costs(condition: Condition, given: Costs | None = None) -> tuple[Costs, list[str]]:
+    """The costs of a model, and the note where they are not known."""
+    known = given or known_costs(condition.model)
+    free = f"{condition.model_title}: readouts are counted as free; `loopscope control` counts them"
+    return known or Costs(), [] if known else [free]
+
+
 def compared(records: Records, prepare: Prepare = lambda pair: pair, target: float | None = None) -> Iterator[Compared]:
     """The comparison of every model and task.
 
@@ -128,31 +132,25 @@ def compared(records: Records, prepare: Prepare = lambda pair: pair, target: flo
         target: mean cost to which rules are fitted; that of the best fixed depth by default.
     """
     for pair in map(prepare, trace_pairs(records)):
-        notes = [] if pair.note is None else [pair.note]
-        known = pair.costs or known_costs(pair.condition.model)
-        if known is None:
-            notes.append(f"{pair.condition.model_title}: readouts are counted as free; `loopscope control` counts them")
-        found = compare(
-            pair.train,
-            pair.test,
-            pair.policies,
-            costs=known or Costs(),
-            target=target,
-            trained_depth=pair.trained_depth,
-        )
-        notes.append(
+        costs, notes = _costs(pair.condition, pair.costs)
+        how: Any = {"costs": costs, "target": target, "trained_depth": pair.trained_depth}
+        found = compare(pair.train, pair.test, pair.policies, **how)
+        fitted = (
             f"{pair.condition}: fitted on {pair.train.questions} questions to a cost of {found.target:.2f}; the best "
             f"depth there is {found.best.name.removeprefix('fixed ')}"
         )
-        yield Compared(pair, found, tuple(notes))
+        yield Compared(pair, found, (*filter(None, [pair.note]), *notes, fitted))
 
 
-def _selection(records: Records, found: Iterator[Compared] | None = None) -> Selection:
-    kept = tuple(compared(records) if found is None else found)
-    notes = list(dict.fromkeys(note for each in kept for note in each.notes))
-    if not kept:
-        notes.append(records.nothing(f"no run holds a trace of two questions: measure with {setting('trace', True)}"))
-    return Selection(kept, tuple(notes))
+def _selection(kept: Iterable[Any], records: Records, missing: str) -> Selection:
+    kept = tuple(kept)
+    notes = tuple(dict.fromkeys(note for each in kept for note in each.notes))
+    return Selection(kept, notes if kept else (records.nothing(missing),))
+
+
+def _traces(records: Records, found: Iterable[Compared] | None = None) -> Selection:
+    missing = f"no run holds a trace of two questions: measure with {setting('trace', True)}"
+    return _selection(compared(records) if found is None else found, records, missing)
 
 
 def _over(head: str, name: str) -> Column:
@@ -162,17 +160,14 @@ def _over(head: str, name: str) -> Column:
 @table(
     "control",
     "Exit rules, scales and ceilings at equal cost",
+    Population(_traces, "--trace"),
+    *(MODEL, TASK, words("Policy", KEY), Column("Threshold", "{threshold:.3g}")),
+    *(Column("Utility", "{utility:.4f}"), Column("Accuracy", "{accuracy:.1%}")),
+    *(Column("Loops", "{loops:.2f}"), Column("Cost", "{cost:.2f}")),
+    *(_over("Over best depth", "over_best"), _over("Over equal cost", "over_line")),
+    *(_over("Over random", "over_random"), _over("Over trace", "over_trace")),
+    *(Column("Room\n1e-3", "{room:.1f}", per=1e-3), Column("Null\n1e-3", "{null:.1f}", per=1e-3)),
     paper="app:geometry-adaptive",
-    summary="exit rules, scales and ceilings at equal cost",
-    over=Population(_selection, "--trace"),
-    columns=(
-        *(MODEL, TASK, words("Policy", KEY), Column("Threshold", "{threshold:.3g}")),
-        *(Column("Utility", "{utility:.4f}"), Column("Accuracy", "{accuracy:.1%}")),
-        *(Column("Loops", "{loops:.2f}"), Column("Cost", "{cost:.2f}")),
-        *(_over("Over best depth", "over_best"), _over("Over equal cost", "over_line")),
-        *(_over("Over random", "over_random"), _over("Over trace", "over_trace")),
-        *(Column("Room\n1e-3", "{room:.1f}", per=1e-3), Column("Null\n1e-3", "{null:.1f}", per=1e-3)),
-    ),
 )
 def control(one: Compared) -> Iterator[Row]:
     """Thresholds, the best depth and the best scale are chosen on train questions and tested on others. Rules are
@@ -229,27 +224,23 @@ def recorded_scales(records: Records) -> Iterator[Scales]:
     for (run, condition), source in _with_train([(records.run_of(found), found) for found in sweeps]):
         parts = [sweeps[condition if source is None else source[1]], sweeps[condition]]
         rows = (slice(None), slice(None)) if source else (slice(0, None, 2), slice(1, None, 2))
-        loops = list(takewhile(lambda depth: all(depth in each.depths for each in parts), count(1)))  # noqa: B023
+        depths = {*parts[0].depths} & {*parts[1].depths}
+        loops = next(depth for depth in count(1) if depth not in depths) - 1
         if not loops or len(parts[1].utility) < 2:
             continue
-        places = [[each.depths.index(depth) for depth in loops] for each in parts]
+        places = [[each.depths.index(depth) for depth in range(1, loops + 1)] for each in parts]
         train_QT, test_QT = (each.utility[half][:, at] for each, half, at in zip(parts, rows, places, strict=True))
         fitted, tested = (_longer(records, each.condition) for each in parts)
         paths = tuple(
-            Curve(
-                "path", *ends_of(t), scales_up_to((tested[t].shape[1] - 1) / 20), fitted[t][rows[0]], tested[t][rows[1]]
-            )
-            for t in tested
-            if t in fitted and ends_of(t)[1] <= len(loops)
+            Curve("path", *ends_of(t), scales_up_to((gains.shape[1] - 1) / 20), fitted[t][rows[0]], gains[rows[1]])
+            for t, gains in tested.items()
+            if t in fitted and ends_of(t)[1] <= loops
         )
-        costs, notes = known_costs(condition.model), []
-        if costs is None:
-            notes.append(f"{condition.model_title}: readouts are counted as free; `loopscope control` counts them")
-        if source is None:
-            notes.append(f"{condition}: no other split, so every second question was fitted on and the others tested")
-        about = replace(condition, n=len(test_QT))
-        depth = run.manifest.model.trained_depth
-        yield Scales(about, paths, (train_QT, test_QT), costs or Costs(), depth, tuple(notes))
+        costs, notes = _costs(condition)
+        notes += [] if source else [f"{condition}: {HALVES}"]
+        about, trained = replace(condition, n=len(test_QT)), run.manifest.model.trained_depth
+        if paths:
+            yield Scales(about, paths, (train_QT, test_QT), costs, trained, tuple(notes))
 
 
 def _longer(records: Records, condition: Condition) -> dict[int, Any]:
@@ -262,26 +253,20 @@ def _longer(records: Records, condition: Condition) -> dict[int, Any]:
     }
 
 
-def _scales(records: Records, found: Iterator[Scales] | None = None) -> Selection:
-    kept = tuple(each for each in (recorded_scales(records) if found is None else found) if each.curves)
-    notes = list(dict.fromkeys(note for each in kept for note in each.notes))
-    if not kept:
-        how = f"{setting('scales_to', 2)}, {setting('transitions', '1-5,1>3')} and {setting('depths', '1-6')}"
-        notes.append(records.nothing(f"no run holds longer steps and every depth: measure with {how}"))
-    return Selection(kept, tuple(notes))
+def _scales(records: Records) -> Selection:
+    how = f"{setting('scales_to', 2)}, {setting('transitions', '1-5,1>3')} and {setting('depths', '1-6')}"
+    missing = f"no run holds longer steps and every depth: measure with {how}"
+    return _selection(recorded_scales(records), records, missing)
 
 
 @table(
     "fitted-scale",
     "Fitted scale of every update",
+    Population(_scales, "--scales-to"),
+    *(MODEL, TASK, words("Update", KEY), Column("Fitted\nscale [95% CI]", "{fitted:.2f}", ci=True)),
+    *(Column("Cost", "{cost:.2f}"), _over("Gain", "gain"), _over("Over temperature", "over_temperature")),
+    *(_over("Over equal cost", "over_line"), _over("One more loop", "next_loop")),
     paper="app:geometry-adaptive",
-    summary="the scale with the best utility for every update and chord, frozen and tested",
-    over=Population(_scales, "--scales-to"),
-    columns=(
-        *(MODEL, TASK, words("Update", KEY), Column("Fitted\nscale [95% CI]", "{fitted:.2f}", ci=True)),
-        *(Column("Cost", "{cost:.2f}"), _over("Gain", "gain"), _over("Over temperature", "over_temperature")),
-        *(_over("Over equal cost", "over_line"), _over("One more loop", "next_loop")),
-    ),
 )
 def fitted_scale(one: Scales) -> Iterator[Row]:
     """The scale 1 + omega of an update k > R that has the best mean utility on train questions, frozen and tested on
@@ -307,117 +292,77 @@ def control_tables(
 
     `acting` carries the policies of a comparison out on the model.
     """
-    chosen = _selection(records, compared(records, prepare, target))
+    chosen = _traces(records, compared(records, prepare, target))
     groups = [each if acting is None else replace(each, found=acting(each.pair, each.found)) for each in chosen.kept]
     settings = bootstrap or Bootstrap()
-    scales = [
-        Scales(
-            each.pair.condition, tuple(curves(each.pair.train, each.pair.test)), each.found.depths, each.found.costs,
-            each.pair.trained_depth,
-        )
-        for each in groups
-    ]  # fmt: skip
-    found = (
-        (control, [row for each in groups for row in rows_of(each, control.rows(each, settings), settings)]),
-        (fitted_scale, [row for each in scales for row in rows_of(each, fitted_scale.rows(each, settings), settings)]),
-    )
-    first, second = (declared.finish(rows, chosen.notes) for declared, rows in found)
-    return first, second
+    rows = [row for each in groups for row in control.rows(each, settings)]
+    scaled = []
+    for pair, found in ((each.pair, each.found) for each in groups):
+        lines = tuple(curves(pair.train, pair.test))
+        scales = Scales(pair.condition, lines, found.depths, found.costs, pair.trained_depth)
+        scaled += fitted_scale.rows(scales, settings)
+    return control.finish(rows, chosen.notes), fitted_scale.finish(scaled, chosen.notes)
 
 
-_DASHES: Any = ("--", ":", "-.", (0, (6, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (6, 3)), (0, (1, 3)), (0, (8, 2)))
-"""How the levels of the ceilings are distinguished."""
-
-
-@figures.figure(
-    "control",
-    "Utility over cost",
-    paper="app:geometry-adaptive",
-    summary="utility over cost, with ceilings",
-    over=control,
-)
+@figures.figure("control", "Utility over cost", paper="app:geometry-adaptive", over=control)
 def control_figure(table: TableResult, bootstrap: Bootstrap) -> Picture:
-    """One panel per model and task with a trace."""
-    panels: dict[str, list[Row]] = {}
+    """Mean reference utility over mean cost in loops, checks of the logits included; one panel per model and task. The
+    line joins fixed depths; points are rules fitted to one cost on train questions; dashed levels are oracles that know
+    the reference.
+    """
+    panels: dict[str, list[Row]] = defaultdict(list)
     for row in table.rows:
-        panels.setdefault(str(row.condition), []).append(row)
-    rules = list(dict.fromkeys(row.key for row in table.rows if row["kind"] in ("rule", "scale")))
-    ceilings = list(dict.fromkeys(row.key for row in table.rows if row["kind"] == "ceiling"))
+        panels[str(row.condition)].append(row)
+    names = list(dict.fromkeys(row.key for row in table.rows if row["kind"] in ("rule", "scale", "ceiling")))
 
     def draw(figure: Figure) -> None:
         places = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for axes, (title, rows) in zip(places, panels.items(), strict=True):
-            _panel(axes, rows, rules, ceilings)
+            _panel(axes, rows, names)
             axes.set_title(literal(title))
         named = {name: line for axes in places for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
         figure.legend(named.values(), named, loc="outside lower center", ncols=4, fontsize=SMALLEST_TYPE)
 
-    described = [
-        {
-            "condition": title,
-            "policies": [
-                {"name": row.key, "kind": row["kind"], "utility": row["utility"].value}
-                | {name: row[name] if math.isfinite(row[name]) else None for name in ("cost", "loops")}
-                for row in rows
-            ],
-        }
-        for title, rows in panels.items()
-    ]
-    caption = (
-        "Mean reference utility over mean cost in loops, checks of the logits included. The line joins fixed depths; "
-        "points are rules fitted to one cost on train questions; dashed levels are oracles that know the reference."
-    )
-    height = 2.3 * len(panels) + 0.16 * ((len(rules) + len(ceilings)) // 4 + 2)
-    return Picture(height, draw, caption, {"panels": described})
+    height = 2.3 * len(panels) + 0.16 * (len(names) // 4 + 2)
+    return Picture(height, draw, {"rows": table.to_polars().to_dicts()})
 
 
-def _panel(axes: Axes, rows: list[Row], names: list[str], ceilings: list[str]) -> None:
-    """One model and task; a rule has the same mark in every panel."""
+def _panel(axes: Axes, rows: list[Row], names: list[str]) -> None:
+    """One model and task; a policy has the same look in every panel."""
+    means = {row.key: np.nan if row["utility"].value is None else row["utility"].value for row in rows}
     depths = [row for row in rows if row["kind"] == "depth"]
-    costs = [row["cost"] for row in depths]
-    axes.plot(costs, [_mean(row) for row in depths], color=BLACK, marker=".", label="fixed depths")
-    drawn = [row for row in rows if row.key in names]
-    for row in drawn:
-        look = figures.series(names.index(row.key))
-        axes.plot(row["cost"], _mean(row), linestyle="none", markersize=4, label=literal(row.key), **look)
-    for row in rows:
-        if row.key in ceilings:
-            dashes = _DASHES[ceilings.index(row.key) % len(_DASHES)]
-            axes.axhline(_mean(row), color=GREY, linewidth=0.8, linestyle=dashes, label=literal(row.key))
+    axes.plot(
+        [row["cost"] for row in depths], [means[row.key] for row in depths], ".-", color=BLACK, label="fixed depths"
+    )
+    drawn = []
+    for row in (row for row in rows if row.key in names):
+        place, label = names.index(row.key), literal(row.key)
+        if row["kind"] == "ceiling":
+            dashes: Any = (0, (1 + place % 9, 2))
+            axes.axhline(means[row.key], color=GREY, linewidth=0.8, linestyle=dashes, label=label)
+        else:
+            drawn.append(means[row.key])
+            axes.plot(row["cost"], means[row.key], linestyle="none", markersize=4, label=label, **figures.series(place))
     # Fixed depths far below the rules are left out, so that rules can be seen.
-    lowest, highest = min(map(_mean, drawn or depths)), max(map(_mean, rows))
-    axes.set_ylim(lowest - 0.2 * (highest - lowest) - 1e-6, highest + 0.05 * (highest - lowest) + 1e-6)
+    axes.set_ylim(1.2 * min(drawn or means.values()) - 0.2 * max(means.values()) - 1e-6)
     axes.set_xlabel("Cost (loops)")
     axes.set_ylabel("Mean utility")
 
 
-def _mean(row: Row) -> float:
-    value = row["utility"].value
-    return float("nan") if value is None else float(value)
-
-
-@figures.figure(
-    "fitted-scale",
-    "Fitted scale of every update",
-    paper="app:geometry-adaptive",
-    summary="the fitted scale over depth, with its gain and a temperature's",
-    over=fitted_scale,
-)
+@figures.figure("fitted-scale", "Fitted scale of every update", paper="app:geometry-adaptive", over=fitted_scale)
 def fitted_scale_figure(table: TableResult, bootstrap: Bootstrap) -> Picture:
-    """One column of two panels per model and task: scales above, gains below."""
-    groups: dict[str, list[Row]] = {}
+    """Above: the scale of the update k > R that has the best mean utility on train questions. A scale above 1 says that
+    the update is too short. Below: what it gains on test questions over the fixed depth R, next to a temperature alone.
+    Bars are intervals by question; the dotted line is the trained depth.
+    """
+    groups: dict[str, list[Row]] = defaultdict(list)
     for row in table.rows:
-        groups.setdefault(f"{row.condition.model_title}\n{row.condition.set_title}", []).append(row)
+        groups[f"{row.condition.model_title}\n{row.condition.set_title}"].append(row)
 
     def draw(figure: Figure) -> None:
         scale_panels(figure, {title: (rows, rows[0]["trained_depth"]) for title, rows in groups.items()})
 
-    caption = (
-        "Above: the scale of the update k > R that has the best mean utility on train questions. A scale above 1 says "
-        "that the update is too short. Below: what it gains on test questions over the fixed depth R, next to a "
-        "temperature alone. Bars are 95% intervals by question; the dotted line is the trained depth."
-    )
-    return Picture(3.4, draw, caption, {"rows": table.to_polars().to_dicts()})
+    return Picture(3.4, draw, {"rows": table.to_polars().to_dicts()})
 
 
 _KINDS: dict[str, dict[str, Any]] = {
@@ -444,9 +389,12 @@ def scale_panels(figure: Figure, groups: dict[str, tuple[Sequence[Any], int | No
             "one loop": [row for row in lines if row["depth"] - row["reference"] == 1],
         }
         for name, chosen in drawn.items():
-            _bars(above, chosen, "fitted", name)
-            _bars(below, chosen, "gain", name, 1e-3)
-        _bars(below, drawn["one loop"], "next_loop", "next", 1e-3)
+            loops, look = [row["depth"] for row in chosen], _KINDS[name]
+            figures.bars(above, loops, [row["fitted"] for row in chosen], look)
+            figures.bars(below, loops, [row["gain"] for row in chosen], look, 1e-3)
+        further = [row for row in drawn["one loop"] if row["next_loop"] is not None]
+        one_more = [row["next_loop"] for row in further]
+        figures.bars(below, [row["depth"] for row in further], one_more, _KINDS["next"], 1e-3)
         above.axhline(1, color=BLACK, linewidth=0.6)
         below.axhline(0, color=BLACK, linewidth=0.6)
         for axes in (above, below):
@@ -460,9 +408,3 @@ def scale_panels(figure: Figure, groups: dict[str, tuple[Sequence[Any], int | No
     grid[1][0].set_ylabel("Gain (1e-3 nats)")
     handles = grid[1][0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=4 if len(groups) > 3 else 2, fontsize=SMALLEST_TYPE)
-
-
-def _bars(axes: Axes, rows: Sequence[Any], name: str, look: str, per: float = 1.0) -> None:
-    """Estimates with their intervals over the depth."""
-    known = [row for row in rows if row[name] is not None]
-    figures.bars(axes, [row["depth"] for row in known], [row[name] for row in known], _KINDS[look], per)

@@ -26,11 +26,11 @@ from loopscope.path import (
     taylor_scale_bound,
     taylor_value_bound,
 )
-from loopscope.stats import Maximum, Mean, Quantile, Statistic
+from loopscope.stats import Mean, Quantile
 from loopscope.store import Level
-from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Row, Values, table, words
-from loopscope.studies.populations import AFFINE, CONCAVE_PATHS, select, updates_with, with_table
-from loopscope.studies.records import Floats, Mask, Records, Updates
+from loopscope.studies.declare import IDENTITY, KEY, Column, Row, Values, table, words
+from loopscope.studies.populations import AFFINE, CONCAVE_PATHS, updates_with, with_table
+from loopscope.studies.records import Floats, Mask, Updates
 
 PATHS = tuple(
     f"fp64_{name}"
@@ -41,6 +41,7 @@ PATHS = tuple(
 )
 BOUNDS = ("fp64_M", "fp64_C_upper", "fp64_S")
 BOUNDED = updates_with(*PATHS, *BOUNDS, level=Level.FULL, about=CONCAVE_PATHS)
+ALL_COVERED = "every signed bound covers its numerical scale error: nothing to refine"
 QUARTILES = {"p25": 0.25, "median": 0.5, "p75": 0.75}
 
 
@@ -93,15 +94,12 @@ def primary_paths(updates: Updates) -> Fp64Paths:
 @table(
     "refined-optima",
     "Quadratic prediction against refined FP64 optimum estimates",
+    updates_with(*PATHS, level=Level.FULL),
+    *(*IDENTITY, words("Population", KEY), Column("n", "{n}")),
+    Column("Mean scale error", "[{error_low:.6f}, {error_high:.6f}]"),
+    Column("Mean numerical regret", "[{regret_low:.6e}, {regret_high:.6e}]"),
+    Column("Optima at\n0 / inside / 1", "{left} / {interior} / {right}"),
     paper="tab:fp64-path-prediction",
-    summary="predicted scale against refined FP64 optima",
-    over=updates_with(*PATHS, level=Level.FULL),
-    columns=(
-        *(*IDENTITY, words("Population", KEY), Column("n", "{n}")),
-        Column("Mean scale error", "[{error_low:.6f}, {error_high:.6f}]"),
-        Column("Mean numerical regret", "[{regret_low:.6e}, {regret_high:.6e}]"),
-        Column("Optima at\n0 / inside / 1", "{left} / {interior} / {right}"),
-    ),
     keys={"all": "All", "primary": "Primary", "interior": "Interior", "failures": "Finite-step failures"},
 )
 def refined_optima(updates: Updates) -> Values:
@@ -120,10 +118,8 @@ def refined_optima(updates: Updates) -> Values:
         paths = Fp64Paths(updates, inside)
         rows[key] = {
             "n": inside.sum(),
-            "error_low": Mean(paths.error.lower),
-            "error_high": Mean(paths.error.upper),
-            "regret_low": Mean(paths.regret.lower),
-            "regret_high": Mean(paths.regret.upper),
+            **{"error_low": Mean(paths.error.lower), "error_high": Mean(paths.error.upper)},
+            **{"regret_low": Mean(paths.regret.lower), "regret_high": Mean(paths.regret.upper)},
             **{kind: paths.of_kind(kind).sum() for kind in ("left", "interior", "right")},
         }
     return rows
@@ -132,18 +128,15 @@ def refined_optima(updates: Updates) -> Values:
 @table(
     "scale-bounds",
     "Scale bounds",
+    BOUNDED,
+    *(*IDENTITY, Column("n", "{n}")),
+    Column("M/(2κ)", "{global_median:.4f} [{global_p75:.4f}]"),
+    Column("C/κ", "{integrated_median:.4f} [{integrated_p75:.4f}]"),
+    Column("S/κ", "{signed_median:.4f} [{signed_p75:.4f}]"),
+    Column("C covers", "{integrated_covers}/{n}"),
+    Column("S covers", "{signed_covers}/{n}"),
+    Column("C/κ < 1 (%)", "{integrated_below_one:.1%}"),
     paper="tab:cloud-bound-comparison",
-    summary="global, integrated and signed scale bounds",
-    over=BOUNDED,
-    columns=(
-        *(*IDENTITY, Column("n", "{n}")),
-        Column("M/(2κ)", "{global_median:.4f} [{global_p75:.4f}]"),
-        Column("C/κ", "{integrated_median:.4f} [{integrated_p75:.4f}]"),
-        Column("S/κ", "{signed_median:.4f} [{signed_p75:.4f}]"),
-        Column("C covers", "{integrated_covers}/{n}"),
-        Column("S covers", "{signed_covers}/{n}"),
-        Column("C/κ < 1 (%)", "{integrated_below_one:.1%}"),
-    ),
 )
 def scale_bounds(updates: Updates) -> Values:
     """Median and, in brackets, 75th percentile of each bound on A>0, Q<0, before the minimum with one. Coverage counts
@@ -162,78 +155,51 @@ def scale_bounds(updates: Updates) -> Values:
 @table(
     "integrated-bounds",
     "Distribution of the integrated bounds",
+    BOUNDED,
+    *(*IDENTITY, words("Estimate", KEY)),
+    Column("C/κ", "{scale_bound:.4f}"),
+    Column("C²/(2κ)", "{regret_bound:.3e}"),
+    Column("Numerical regret upper", "{regret_upper:.3e}"),
     paper="tab:integrated-bound-distribution",
-    summary="distribution of integrated bounds",
-    over=BOUNDED,
-    columns=(
-        *(*IDENTITY, words("Estimate", KEY)),
-        Column("C/κ", "{scale_bound:.4f}"),
-        Column("C²/(2κ)", "{regret_bound:.3e}"),
-        Column("Numerical regret upper", "{regret_upper:.3e}"),
-    ),
-    keys={
-        **{"mean": "Mean", "p25": "25th percentile", "median": "Median"},
-        **{"p75": "75th percentile", "maximum": "Maximum"},
-    },
+    keys={"mean": "Mean", "p25": "25th percentile", "median": "Median", "p75": "75th percentile", "maximum": "Maximum"},
 )
 def integrated_bounds(updates: Updates) -> Values:
     """Primary records (A>0, Q<0). Scale bound, regret bound, and upper endpoint of the numerical regret, before the
     minimum with one. The regret columns compare distributions, not individual records.
     """
     paths = primary_paths(updates)
-    quantities = {
-        "scale_bound": paths.bounds()["integrated"],
-        "regret_bound": regret_bound(paths.floats("C_upper"), paths.floats("quadratic"), refined=False),
-        "regret_upper": paths.regret.upper,
-        "gain": paths.floats("gain"),
-    }
-
-    def row(statistic: type[Statistic], *more: float) -> Values:
-        return {name: statistic(values, *more) for name, values in quantities.items()}
-
-    return {"mean": row(Mean), **{name: row(Quantile, p) for name, p in QUARTILES.items()}, "maximum": row(Maximum)}
+    regret = regret_bound(paths.floats("C_upper"), paths.floats("quadratic"), refined=False)
+    quantities = {"scale_bound": paths.bounds()["integrated"], "regret_bound": regret}
+    quantities |= {"regret_upper": paths.regret.upper, "gain": paths.floats("gain")}
+    rows: dict[str, Values] = {"mean": {name: Mean(values) for name, values in quantities.items()}}
+    rows |= {key: {name: Quantile(values, p) for name, values in quantities.items()} for key, p in QUARTILES.items()}
+    return rows | {"maximum": {name: max(values, default=None) for name, values in quantities.items()}}
 
 
 @table(
     "guaranteed-signs",
     "What the curvature bounds guarantee of the full step",
-    paper="thm:integrated-step",
-    summary="signs, values and roots that curvature bounds guarantee",
-    over=updates_with(*PATHS, *BOUNDS, "fp64_L_D", "fp64_mu", level=Level.FULL, about=CONCAVE_PATHS),
-    columns=(
-        Panel(
-            (
-                *(*IDENTITY, Column("Signs\nguaranteed", "{signs}/{n}"), Column("Right", "{right_signs}/{signs}")),
-                Column("|ΔU−(A+Q)|", "{gap:.3e}", group="Median"),
-                Column("C", "{integrated:.3e}", group="Median"),
-                Column("M/6", "{taylor:.3e}", group="Median"),
-                Column("C", "{integrated_covers}/{n}", group="Covers the gap"),
-                Column("M/6", "{taylor_covers}/{n}", group="Covers the gap"),
-            ),
-            "(a) Gain of the full step",
-        ),
-        Panel(
-            (
-                *(*IDENTITY, Column("Rising,\nstrictly concave", "{rooted}"), Column("Root below 1", "{bounded}")),
-                Column("Boundary\nin interval", "{inside}/{known}"),
-                Column("Mean width\nof interval", "{width:.4f}"),
-                Column("Mean distance\nbound", "{distance:.4f}"),
-            ),
-            "(b) End of progress between 2A/L and 2A/μ",
-        ),
+    updates_with(*PATHS, *BOUNDS, "fp64_L_D", "fp64_mu", level=Level.FULL, about=CONCAVE_PATHS),
+    *(*IDENTITY, Column("Signs\nguaranteed", "{signs}/{n}"), Column("Right", "{right_signs}/{signs}")),
+    *(
+        Column(head, f"{{{name}:.3e}}", group="Median")
+        for head, name in (("|ΔU−(A+Q)|", "gap"), ("C", "integrated"), ("Mα³/6", "taylor"))
     ),
+    *(Column("Strictly\nconcave", "{rooted}"), Column("Boundary\nin interval", "{inside}/{known}")),
+    *(Column("Mean width\nof interval", "{width:.4f}"), Column("Root below 1", "{bounded}")),
+    Column("Mean distance\nbound", "{distance:.4f}"),
+    paper="thm:integrated-step",
 )
 def guaranteed_signs(updates: Updates) -> Values:
-    """(a) A+Q has the sign of the full-step gain wherever |A+Q| exceeds the integrated bound C; both C and M/6 bound
-    the error of A+Q. (b) Where the slope is positive and the curvature stays below zero, the end of progress lies
+    """A+Q has the sign of the full-step gain wherever |A+Q| exceeds the integrated bound C; both C and Mα³/6 at α = 1
+    bound the error of A+Q. Where the slope is positive and the curvature stays below zero, the end of progress lies
     between 2A/L and 2A/μ, cut off at one; roots guaranteed below one have a bound of the distance to the predicted
     root. Boundaries are those known up to a bracket.
     """
     paths = Fp64Paths(updates)
     slope, quadratic, gain = map(paths.floats, ("slope", "quadratic", "gain"))
-    gap, integrated = np.abs(gain - (slope + quadratic)), paths.floats("C_upper")
-    taylor = np.asarray(taylor_value_bound(paths.floats("M")))
-    sure = np.abs(slope + quadratic) > integrated
+    predicted, integrated = slope + quadratic, paths.floats("C_upper")
+    sure = np.abs(predicted) > integrated
     rising = (slope > 0) & (paths.floats("mu") > 0)
     sandwich = root_sandwich(*(each[rising] for each in (slope, paths.floats("mu"), paths.floats("L_D"))))
     low, high = np.atleast_1d(sandwich.boundary_lower, sandwich.boundary_upper)
@@ -242,37 +208,28 @@ def guaranteed_signs(updates: Updates) -> Values:
     if updates.has_some("fp64_boundary"):
         ends = [updates.element("fp64_boundary", end)[rising] for end in (0, 1)]
     known = ~np.isnan(ends[0])
+    taylor = taylor_value_bound(paths.floats("M"))
+    medians = {"gap": np.abs(gain - predicted), "integrated": integrated, "taylor": taylor}
     return {
-        "n": len(updates),
-        "signs": sure.sum(),
-        "right_signs": (sure & (np.sign(slope + quadratic) == np.sign(gain))).sum(),
-        "gap": Quantile(gap, 0.5),
-        "integrated": Quantile(integrated, 0.5),
-        "taylor": Quantile(taylor, 0.5),
-        "integrated_covers": (integrated >= gap).sum(),
-        "taylor_covers": (taylor >= gap).sum(),
-        "rooted": rising.sum(),
-        "bounded": bounded.sum(),
-        "known": known.sum(),
+        **{"n": len(updates), "signs": sure.sum()},
+        "right_signs": (sure & (np.sign(predicted) == np.sign(gain))).sum(),
+        **{name: Quantile(values, 0.5) for name, values in medians.items()},
+        **{"rooted": rising.sum(), "bounded": bounded.sum(), "known": known.sum()},
         "inside": ((ends[0] <= high) & (ends[1] >= low))[known].sum(),
-        "width": Mean(high - low),
-        "distance": Mean(distance[bounded]),
+        **{"width": Mean(high - low), "distance": Mean(distance[bounded])},
     }
 
 
 @table(
     "bound-selected",
     "Selecting a scale from the negative-curvature bound",
+    updates_with("fp64_L_D", "fp64_quarter_gain", level=Level.FULL, about=CONCAVE_PATHS),
+    *(*IDENTITY, words("Population", KEY), Column("n", "{n}")),
+    Column("Quarter-step\npositive gains", "{quarter_positive}"),
+    Column("Bound-selected\npositive gains", "{selected_positive}"),
+    Column("Mean gain\n[95% CI]", "{mean_gain:.4f}", per=1e-3, ci=True),
+    Column("Gain over quarter\n[95% CI]", "{advantage:.4f}", per=1e-3, ci=True),
     paper="tab:curvature-selected-scale",
-    summary="scale from the curvature bound",
-    over=updates_with("fp64_L_D", "fp64_quarter_gain", level=Level.FULL, about=CONCAVE_PATHS),
-    columns=(
-        *(*IDENTITY, words("Population", KEY), Column("n", "{n}")),
-        Column("Quarter-step\npositive gains", "{quarter_positive}"),
-        Column("Bound-selected\npositive gains", "{selected_positive}"),
-        Column("Mean gain\n[95% CI]", "{mean_gain:.4f}", per=1e-3, ci=True),
-        Column("Gain over quarter\n[95% CI]", "{advantage:.4f}", per=1e-3, ci=True),
-    ),
     keys={"primary": "Primary", "failures": "Finite-step failures"},
     notes=lambda rows, _: kept_notes(rows),
 )
@@ -310,32 +267,23 @@ def bound_selected_values(updates: Updates) -> Values:
 
 def kept_notes(rows: Sequence[Row]) -> Iterable[str]:
     """What a reader must know of the questions that have no safe scale."""
-    for row in rows:
-        if row["without_scale"]:
-            which = "primary" if row.key == "primary" else "finite-step failures"
-            where = f"{row['without_scale']} of {row['n']} ({which}, {row.condition})"
-            yield f"{where} have no positive FP64 slope: the bound keeps their current state, gain 0"
-
-
-def _all_covered(rows: Sequence[Row], records: Records) -> Iterable[str]:
-    if not rows and select(records, *PATHS, *BOUNDS, about=CONCAVE_PATHS).kept:
-        yield "every signed bound covers its numerical scale error: nothing to refine"
+    for row in (row for row in rows if row["without_scale"]):
+        which = "primary" if row.key == "primary" else "finite-step failures"
+        where = f"{row['without_scale']} of {row['n']} ({which}, {row.condition})"
+        yield f"{where} have no positive FP64 slope: the bound keeps their current state, gain 0"
 
 
 @table(
     "optimum-refinement",
     "Refinement of numerical optimum intervals",
+    BOUNDED,
+    *(*IDENTITY, words("Source row", KEY)),
+    Column("Original\nerror upper", "{error_upper:.8f}"),
+    Column("Unchanged\nS/κ", "{signed_bound:.8f}"),
+    Column("Refined\nerror upper", "{refined_upper:.8f}"),
+    Column("Margin\n(1e-5)", "{margin:.3f}", per=1e-5),
     paper="tab:bound-reference-refinement",
-    summary="errors that a signed bound misses",
-    over=BOUNDED,
-    columns=(
-        *(*IDENTITY, words("Source row", KEY)),
-        Column("Original\nerror upper", "{error_upper:.8f}"),
-        Column("Unchanged\nS/κ", "{signed_bound:.8f}"),
-        Column("Refined\nerror upper", "{refined_upper:.8f}"),
-        Column("Margin\n(1e-5)", "{margin:.3f}", per=1e-5),
-    ),
-    notes=_all_covered,
+    notes=lambda rows, records: () if rows or not BOUNDED.choose(records).kept else (ALL_COVERED,),
 )
 def optimum_refinement(updates: Updates) -> Values:
     """Primary questions whose signed scale bound lies below the original error; none is the good case. The prediction
@@ -365,19 +313,13 @@ def optimum_refinement(updates: Updates) -> Values:
 @table(
     "certificates",
     "Verdicts that no rounding can overturn",
-    summary="verdicts that no rounding can overturn",
-    over=with_table("certificates", setting("certify", True), "--certify", AFFINE),
-    columns=(
-        *(*IDENTITY, Column("Outcomes\ncertified", "{certified}/{updates}"), Column("Share (%)", "{share:.2%}")),
-        Column("By\nballs", "{in_balls}"),
-        Column("Recorded\notherwise", "{contradicted}"),
-        Column("Sign of\nA+Q", "{signs}/{updates}"),
-        Column("Failures recovered /\nnot / all", "{recovered} / {lost} / {failures}"),
-        Column("Safe\nscales", "{safe}"),
-        Column("Median\nwidth of A", "{slope_width:.1e}"),
-        Column("Median\nwidth of ΔU", "{gain_width:.1e}"),
-        Column("Median\nregret bound", "{regret:.1e}"),
-    ),
+    with_table("certificates", setting("certify", True), "--certify", AFFINE),
+    *(*IDENTITY, Column("Outcomes\ncertified", "{certified}/{updates}"), Column("Share (%)", "{share:.2%}")),
+    *(Column("By\nballs", "{in_balls}"), Column("Recorded\notherwise", "{contradicted}")),
+    *(Column("Sign of\nA+Q", "{signs}/{updates}"), Column("Safe\nscales", "{safe}")),
+    Column("Failures recovered /\nnot / all", "{recovered} / {lost} / {failures}"),
+    *(Column("Median\nwidth of A", "{slope_width:.1e}"), Column("Median\nwidth of ΔU", "{gain_width:.1e}")),
+    Column("Median\nregret bound", "{regret:.1e}"),
 )
 def certificates(updates: Updates) -> Values:
     """Enclosures of the exact readout of the stored states, rounding included: outcomes, signs of A + Q and

@@ -1,20 +1,25 @@
-"""Why updates fail: a right direction and a step too long, and how well slope and curvature predict the gain."""
+"""Why updates fail: a right direction and a step too long, and how well slope and curvature predict the gain.
+
+Of single tokens (Appendix E.8) utility is the log probability of one reference token; in an option task those are the
+tokens of the right option. Estimates are token-weighted; intervals resample questions, keeping their tokens together.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loopscope.path import Outcome, exceeds_margin
-from loopscope.stats import Auroc, Bootstrap, Maximum, Mean, Ratio, Spearman
+from loopscope.errors import setting
+from loopscope.path import Outcome, classify, exceeds_margin
+from loopscope.stats import Auroc, Bootstrap, Mean, Ratio, Spearman
 from loopscope.store import Level
 from loopscope.studies import figures
-from loopscope.studies.declare import IDENTITY, KEY, Column, Panel, Values, table, words
-from loopscope.studies.populations import CONCAVE_PATHS, updates_with
-from loopscope.studies.records import Updates
+from loopscope.studies.declare import IDENTITY, KEY, Column, Values, panel, table, words
+from loopscope.studies.populations import CONCAVE_PATHS, Population, Selection, notes_on, updates_with
+from loopscope.studies.records import Floats, Mask, Records, Tokens, Updates, largest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,20 +29,17 @@ if TYPE_CHECKING:
 @table(
     "mechanism",
     "Finite-step failures and endpoint prediction",
+    updates_with("slope", "quadratic", "gain"),
+    *IDENTITY,
+    Column("Mean gain\n(1e-3)", "{mean_gain:+.2f}", per=1e-3),
+    Column("Count", "{finite_step}/{harmful}", group="Finite-step failures"),
+    Column("Share (%)", "{share:.2%}", group="Finite-step failures"),
+    Column("A", "{sign_slope:.2%}", group="Sign accuracy (%)"),
+    Column("A+Q", "{sign_quadratic:.2%}", group="Sign accuracy (%)"),
+    Column("Rank\ncorr.", "{rank_correlation:.4f}"),
+    Column("A", "{mae_slope:.2f}", per=1e-4, group="MAE (1e-4)"),
+    Column("A+Q", "{mae_quadratic:.2f}", per=1e-4, group="MAE (1e-4)"),
     paper="tab:mechanism-matrix",
-    summary="finite-step failures; A and A+Q against the gain",
-    over=updates_with("slope", "quadratic", "gain"),
-    columns=(
-        *IDENTITY,
-        Column("Mean gain\n(1e-3)", "{mean_gain:+.2f}", per=1e-3),
-        Column("Count", "{finite_step}/{harmful}", group="Finite-step failures"),
-        Column("Share (%)", "{share:.2%}", group="Finite-step failures"),
-        Column("A", "{sign_slope:.2%}", group="Sign accuracy (%)"),
-        Column("A+Q", "{sign_quadratic:.2%}", group="Sign accuracy (%)"),
-        Column("Rank\ncorr.", "{rank_correlation:.4f}"),
-        Column("A", "{mae_slope:.2f}", per=1e-4, group="MAE (1e-4)"),
-        Column("A+Q", "{mae_quadratic:.2f}", per=1e-4, group="MAE (1e-4)"),
-    ),
 )
 def mechanism(updates: Updates) -> Values:
     """Counts are finite-step/harmful updates, and mean gain averages the full-step gain over all questions. Rank
@@ -59,15 +61,12 @@ def mechanism(updates: Updates) -> Values:
 @table(
     "failure-shares",
     "Finite-step failure shares and margin counts",
+    updates_with("slope", "gain"),
+    *IDENTITY,
+    Column("Failure share (%)\nwith 95% CI", "{share:.2%}", ci=True),
+    Column("Failures beyond\nthe margin", "{beyond_margin}"),
+    Column("Neutral\nupdates", "{neutral}"),
     paper="tab:mechanism-intervals",
-    summary="failure shares with intervals, margin counts",
-    over=updates_with("slope", "gain"),
-    columns=(
-        *IDENTITY,
-        Column("Failure share (%)\nwith 95% CI", "{share:.2%}", ci=True),
-        Column("Failures beyond\nthe margin", "{beyond_margin}"),
-        Column("Neutral\nupdates", "{neutral}"),
-    ),
 )
 def failure_shares(updates: Updates) -> Values:
     """Shares are relative to harmful updates; both counts are recomputed in every question resample. Margin counts
@@ -83,14 +82,11 @@ def failure_shares(updates: Updates) -> Values:
 @table(
     "exact-kl",
     "Numerical check of the exact endpoint correction",
+    updates_with("kl_correction", level=Level.GRID, about=CONCAVE_PATHS),
+    *IDENTITY,
+    Column("Maximum residual", "{max_residual:.3e}"),
+    Column("Inequality satisfied", "{satisfied}/{failures}"),
     paper="tab:exact-kl",
-    summary="the exact endpoint correction, computed independently",
-    over=updates_with("kl_correction", level=Level.GRID, about=CONCAVE_PATHS),
-    columns=(
-        *IDENTITY,
-        Column("Maximum residual", "{max_residual:.3e}"),
-        Column("Inequality satisfied", "{satisfied}/{failures}"),
-    ),
 )
 def exact_kl(updates: Updates) -> Values:
     """The residual compares the full-step gain with the slope minus the KL correction, which is computed independently
@@ -105,7 +101,7 @@ def exact_kl(updates: Updates) -> Values:
     exceptions = np.flatnonzero(updates.finite_step & ~ordered)
     worst = exceptions[np.argmin(gain[exceptions])] if exceptions.size else None
     return {
-        "max_residual": Maximum(np.abs(residual)).value(),
+        "max_residual": largest(residual),
         "satisfied": (updates.finite_step & ordered).sum(),
         "failures": updates.finite_step.sum(),
         # Of the failure without that inequality; of several, the one with the largest loss.
@@ -114,33 +110,24 @@ def exact_kl(updates: Updates) -> Values:
     }
 
 
-SIGNALS = {
-    "update_norm": "Update norm",
-    "relative_change": "Relative change",
-    "cosine_change": "Cosine change",
-    "output_kl": "Output KL",
-    "entropy_change": "Entropy change",
-    "slope": "A",
-    "slope_quadratic": "A+Q",
-}
-STORED = tuple(SIGNALS)[:5]
-RISES_WITH_RISK = "entropy_change"
-"""Larger risk is the negative of each signal except this one; kept whatever the outcome says."""
+STORED = ("update_norm", "relative_change", "cosine_change", "output_kl", "entropy_change")
+SIGNALS = {name: name.replace("_", " ").capitalize() for name in STORED} | {"output_kl": "Output KL"}
+SIGNALS |= {"slope": "A", "slope_quadratic": "A+Q"}
+RISES_WITH_RISK = "entropy_change"  # larger risk is the negative of each signal except this one
 
 
 @table(
     "diagnostics",
     "State, output, and task-geometry diagnostics",
-    paper="tab:diagnostic-ranking",
-    summary="state, output and geometry signals: Spearman, AUROC",
-    over=updates_with(*STORED, level=Level.GRID),
-    columns=tuple(
-        Panel((words("Signal", KEY), Column(head, f"{{{name}:.4f}}")), title, across="condition.as_head")
+    updates_with(*STORED, level=Level.GRID),
+    *(
+        panel(title, words("Signal", KEY), Column(head, f"{{{name}:.4f}}"), across="condition.as_head")
         for name, head, title in (
             ("spearman", "Spearman", "Raw Spearman correlation with the full-step gain"),
             ("auroc", "AUROC", "Harmful-update AUROC"),
         )
     ),
+    paper="tab:diagnostic-ranking",
     keys=SIGNALS,
 )
 def diagnostics(updates: Updates) -> Values:
@@ -158,46 +145,87 @@ def diagnostics(updates: Updates) -> Values:
     }
 
 
-MOST_COLUMNS = 4
-"""Panels next to each other: each is wide enough for five tick labels."""
-TALLEST_PANEL = 3.0
-"""Inches of a single panel's height."""
-MANY = 3000
-"""Vector markers make a PDF slow to open; axes and text stay vectors."""
-MEANINGS = {
-    Outcome.FINITE_STEP_FAILURE: "Vermillion circles mark updates whose directions locally increase reference utility "
-    "but whose full steps decrease it.",
-    Outcome.DIRECTIONAL_FAILURE: "Blue triangles mark harmful updates with nonpositive initial slopes.",
-    Outcome.PROGRESSING: "Grey points mark full updates that increase reference utility.",
-    Outcome.NEUTRAL: "Black crosses mark updates that leave reference utility as it is.",
-}
+def _continuing(records: Records) -> Selection:
+    """Every transition with continuing tokens; transitions that no reference token takes are named."""
+    groups = list(records.tokens())
+    exited = dict.fromkeys(str(group.condition) for group in groups if not group.frame.height)
+    notes = notes_on(group.condition for group in groups)
+    notes += tuple(f"{each}: the exit policy takes no reference token through it, so it has no row" for each in exited)
+    if not groups:
+        notes += (records.nothing(f"no run holds token rows: measure with {setting('tokens', True)}"),)
+    return Selection(tuple(group for group in groups if group.frame.height), notes)
+
+
+@table(
+    "tokens",
+    "Finite-step failures in recurrent updates of single tokens",
+    Population(_continuing, "--tokens"),
+    panel(
+        "(a) Failure counts and recovery",
+        *(*IDENTITY, Column("Positions", "{positions}")),
+        Column("Finite-step failures (%)", "{failures} ({failure_rate:.2%})"),
+        Column("Quarter recovered (%)", "{recovered_quarter} ({quarter_rate:.2%})"),
+        Column("Quadratic recovered (%)", "{recovered_quadratic} ({quadratic_rate:.2%})"),
+    ),
+    panel(
+        "(b) Utility over all continuing prediction positions",
+        *IDENTITY,
+        *(Column(name.title(), f"{{{name}:.3f}}", per=1e-3) for name in ("full", "quarter", "quadratic")),
+        Column("Quadratic − full\n[95% CI]", "{over_full:.3f}", per=1e-3, ci=True),
+        Column("Quadratic − quarter\n[95% CI]", "{over_quarter:.3f}", per=1e-3, ci=True),
+    ),
+    paper="tab:native-continue",
+)
+def tokens(group: Tokens) -> Values:
+    """(a) Failure rates use all continuing reference prediction positions (in option tasks those of the right option);
+    recovery rates use the original failures. (b) Mean immediate gains and paired advantages are token-weighted
+    reference log-probability increments, in units of 0.001. Paired 95% intervals resample questions, retaining their
+    tokens together.
+    """
+    slope, gain, quarter, quadratic = map(group.floats, ("slope", "gain", "quarter_gain", "quadratic_gain"))
+    failed = np.asarray(classify(slope, gain) == Outcome.FINITE_STEP_FAILURE)
+    row, shorter = group.frame["row"].to_numpy(), {"quarter": quarter, "quadratic": quadratic}
+
+    def rate(values: Floats | Mask, of: Floats | Mask | None = None) -> Ratio:
+        return Ratio.by_cluster(row, values, np.ones(row.size) if of is None else of)
+
+    return {
+        **{"questions": group.frame["row"].n_unique(), "positions": group.frame.height, "stored": group.stored},
+        **{"failures": failed.sum(), "failure_rate": rate(failed)},
+        **{f"recovered_{name}": (failed & (gains > 0)).sum() for name, gains in shorter.items()},
+        **{f"{name}_rate": rate(failed & (gains > 0), failed) for name, gains in shorter.items()},
+        **{name: rate(gains) for name, gains in {"full": gain, **shorter}.items()},
+        **{"over_full": rate(quadratic - gain), "over_quarter": rate(quadratic - quarter)},
+        "beyond_margin": exceeds_margin(slope, gain).sum(),
+    }
+
+
+MOST_COLUMNS = 4  # panels next to each other: each is wide enough for five tick labels
+TALLEST_PANEL = 3.0  # inches of a single panel's height
+MANY = 3000  # points from which on they are drawn as pixels: vector markers make a PDF slow to open
+# From the bottom to the top: failures must not disappear below the many progressing updates.
 DRAWN = (Outcome.PROGRESSING, Outcome.DIRECTIONAL_FAILURE, Outcome.FINITE_STEP_FAILURE, Outcome.NEUTRAL)
-"""From the bottom to the top: failures must not disappear below the many progressing updates."""
 
 
 @figures.figure(
     "direction-progress",
     "Local improvement and full-step harm",
     paper="fig:direction-progress",
-    summary="slope against full-step gain by outcome",
     over=updates_with("slope", "gain"),
 )
 def direction_progress(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figures.Picture | str:
-    """Every record of every condition, a panel each; identical symmetric-log transforms on all axes."""
-    present = [outcome for outcome in Outcome if any((group.outcome == outcome).any() for group in groups)]
+    """Each point is one question at one update: its initial slope A and full-step gain ΔU, in nats, on symmetric-log
+    axes that all panels share. Vermillion circles mark updates whose directions locally increase reference utility but
+    whose full steps decrease it, blue triangles harmful updates with nonpositive initial slopes, grey points full
+    updates that increase reference utility, black crosses updates that leave it as it is.
+    """
+    present = [outcome for outcome in reversed(Outcome) if any((group.outcome == outcome).any() for group in groups)]
     columns = min(MOST_COLUMNS, math.isqrt(len(groups) - 1) + 1)  # as many rows as columns, as in the paper
     rows = -(-len(groups) // columns)
-    caption = (
-        f"Each of the {sum(map(len, groups)):,} points is one question at one update: its initial slope A and its "
-        "full-step gain ΔU, in nats, on symmetric-log axes that all panels share. "
-        + " ".join(MEANINGS[outcome] for outcome in reversed(present))
-    )
     described = [
         {
-            "condition": str(group.condition),
-            "records": len(group),
+            **{"condition": str(group.condition), "records": len(group), "ids": group.ids},
             "outcomes": {outcome.label: int((group.outcome == outcome).sum()) for outcome in Outcome},
-            "ids": group.ids,
         }
         for group in groups
     ]
@@ -205,19 +233,19 @@ def direction_progress(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> fig
     def draw(figure: Figure) -> None:
         _panels(figure, groups, rows, columns)
         plain = {"linestyle": "none", "markersize": 5}
-        handles = [figures.handle(figures.OUTCOMES[each], label=each.label, **plain) for each in reversed(present)]
+        handles = [figures.handle(figures.OUTCOMES[each], label=each.label, **plain) for each in present]
         title = figures.shared_model([group.condition for group in groups]) or None
         figure.legend(handles=handles, title=title, loc="outside upper center", ncols=4, columnspacing=1.2)
 
     height = 0.55 + rows * min((figures.WIDTH / columns) * 0.98, TALLEST_PANEL)
-    return figures.Picture(height, draw, caption, {"panels": described})
+    return figures.Picture(height, draw, {"panels": described}, f"{sum(map(len, groups)):,} points.")
 
 
 def _panels(figure: Figure, groups: Sequence[Updates], rows: int, columns: int) -> None:
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    both = [values for group in groups for values in (group.slope, group.gain)]
-    threshold = figures.symlog_threshold(*both)
-    limit = max(max(float(np.abs(values).max()) for values in both), threshold) * 1.6
+    both = np.concatenate([values for group in groups for values in (group.slope, group.gain)])
+    threshold = figures.symlog_threshold(both)
+    limit = max(float(np.abs(both).max()), threshold) * 1.6
     names = figures.names_of([group.condition for group in groups])
     for axes, group, name in zip(grid.flat, groups, names, strict=False):
         _points(axes, group)
@@ -229,12 +257,11 @@ def _panels(figure: Figure, groups: Sequence[Updates], rows: int, columns: int) 
         # Model and task on lines of their own: a panel is narrower than both together.
         model = figures.literal(group.condition.model_title)
         axes.set_title(name.replace(f"{model} ", f"{model}\n", 1), fontsize=7, linespacing=1.05)
-    for axes in list(grid.flat)[len(groups) :]:
-        axes.set_visible(False)
-    for row in range(rows):
-        grid[row, 0].set_ylabel(r"Full-step gain $\Delta U$")
-    for index in range(columns):
-        below = [axes for axes in grid[:, index] if axes.get_visible()][-1]
+    figures.hide_empty(grid, len(groups))
+    for axes in grid[:, 0]:
+        axes.set_ylabel(r"Full-step gain $\Delta U$")
+    for column in grid.T:
+        below = [axes for axes in column if axes.get_visible()][-1]
         below.set_xlabel(r"Initial slope $A$")
         below.tick_params(labelbottom=True)
 
@@ -243,13 +270,7 @@ def _points(axes: Axes, updates: Updates) -> None:
     many = len(updates) > MANY
     for outcome in DRAWN:
         inside, look = updates.outcome == outcome, figures.OUTCOMES[outcome]
-        axes.plot(
-            updates.slope[inside],
-            updates.gain[inside],
-            linestyle="none",
-            markersize=(1.7 if look["marker"] == "." else 1.0) * (1.5 if many else 2.6),
-            markeredgewidth=0.5 if outcome is Outcome.NEUTRAL else 0,
-            alpha=0.5 if many else 0.75,
-            rasterized=many,
-            **look,
-        )
+        size = (1.7 if look["marker"] == "." else 1.0) * (1.5 if many else 2.6)
+        edge = 0.5 if outcome is Outcome.NEUTRAL else 0
+        how: Any = {"linestyle": "none", "alpha": 0.5 if many else 0.75, "rasterized": many, **look}
+        axes.plot(updates.slope[inside], updates.gain[inside], markersize=size, markeredgewidth=edge, **how)

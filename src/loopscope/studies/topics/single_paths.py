@@ -7,7 +7,6 @@ root of their count; (e) grid regret of five fixed scales and of the quadratic r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from loopscope.path import quadratic_value
 from loopscope.stats import Bootstrap, Estimate
 from loopscope.store import Level
 from loopscope.studies import figures
-from loopscope.studies.conditions import Weights, printable
+from loopscope.studies.conditions import printable
 from loopscope.studies.declare import Values, estimated
 from loopscope.studies.populations import updates_with
 from loopscope.studies.records import GRID_SCALES, Floats, Updates
@@ -28,34 +27,28 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SAME = 9
-"""Decimals to which coordinates are called identical; numerical optima are known no better than their brackets."""
-LONGEST_HEAD = 20
-"""Characters of a name above a panel."""
-LARGEST_MARKER = 70.0
-"""Largest marker area, in square points."""
-LOWER_MEDIAN = "finite-step failures by numerical optimum, then example id; lower median"
-CLEAREST = "the finite-step failure whose rise and fall are both large"
+SAME = 9  # decimals to which coordinates are called identical; optima are known no better than their brackets
+LONGEST_HEAD = 20  # characters of a name above a panel
+LARGEST_MARKER = 70.0  # area in square points
 
 
 @dataclass(frozen=True)
 class Example:
-    """One finite-step failure: its stored evaluations, its coefficients and where its optimum lies."""
+    """One finite-step failure."""
 
     updates: Updates
     place: int
-    rule: str
-    """How it was chosen."""
 
     @cached_property
-    def stored(self) -> tuple[Floats, Floats] | None:
-        """The FP64 nodes, where the run keeps them."""
-        return self.updates.records.path(self.updates.condition, self.updates.frame["row"][self.place])
-
-    @property
     def path(self) -> tuple[Floats, Floats]:
         """Scales and gains, as finely as the run stores them."""
-        return self.stored or (GRID_SCALES, self.updates.grid_gain[self.place])
+        stored = self.updates.records.path(self.updates.condition, self.updates.frame["row"][self.place])
+        return stored or (GRID_SCALES, self.updates.grid_gain[self.place])
+
+    @property
+    def source(self) -> str:
+        """What the path is drawn from."""
+        return "21-point grid" if len(self.path[0]) == len(GRID_SCALES) else f"{len(self.path[0])} stored FP64 nodes"
 
     def at(self, scale: float) -> float:
         """The gain at a scale, between stored ones on a straight line."""
@@ -73,15 +66,11 @@ class Example:
 
     def described(self) -> dict[str, Any]:
         """Plain values for the JSON next to a figure."""
+        condition, chosen_from = self.updates.condition, int(self.updates.finite_step.sum())
         return {
-            "condition": str(self.updates.condition),
-            "run": self.updates.condition.run,
-            "example_id": self.updates.ids[self.place],
-            "chosen_from": int(self.updates.finite_step.sum()),
-            "rule": self.rule,
-            "path": "FP64 nodes" if self.stored else "21-point grid",
-            "predicted_scale": self.number("quadratic_scale"),
-            "optimum": self.optimum,
+            **{"condition": str(condition), "run": condition.run, "example_id": self.updates.ids[self.place]},
+            **{"chosen_from": chosen_from, "path": self.source},
+            **{"predicted_scale": self.number("quadratic_scale"), "optimum": self.optimum},
         }
 
 
@@ -96,38 +85,35 @@ def lower_median_failure(updates: Updates) -> Example | None:
     """The failure in the middle by optimum (the lower one of two), ids breaking ties: the paper's choice."""
     failures, optimum = np.flatnonzero(updates.finite_step), optimum_estimate(updates)
     ordered = sorted(failures.tolist(), key=lambda place: (optimum[place], updates.ids[place]))
-    return Example(updates, ordered[(len(ordered) - 1) // 2], LOWER_MEDIAN) if ordered else None
+    return Example(updates, ordered[(len(ordered) - 1) // 2]) if ordered else None
 
 
 def clearest_failure(updates: Updates) -> Example | None:
     """The failure whose rise and whose fall are both large; None where no scale of the grid turns one into a gain."""
     clarity = updates.clarity
-    return Example(updates, int(np.argmax(clarity)), CLEAREST) if clarity.max(initial=0.0) > 0 else None
+    return Example(updates, int(np.argmax(clarity))) if clarity.max(initial=0.0) > 0 else None
 
 
 @figures.figure(
     "concept",
     "A shorter step can recover progress",
     paper="fig:intro-concept",
-    summary="one finite-step failure and its shorter step",
     over=updates_with("grid_gain", level=Level.GRID),
 )
 def concept(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figures.Picture | str:
-    """The clearest finite-step failure of all conditions."""
+    """A measured finite-step failure, chosen to be seen, not to be typical: the one whose rise and fall are both large.
+    Utility gain is the change in the reference's utility, in nats, relative to the current state (scale 0); the
+    proposed state is at scale 1.
+    """
     found = [example for updates in groups if (example := clearest_failure(updates)) is not None]
     if not found:
         return "no finite-step failure that a grid scale turns into a gain"
     example = max(found, key=lambda each: each.updates.clarity.max())
     condition, failures = example.updates.condition, int(example.updates.finite_step.sum())
-    stored = f"at its {len(example.path[0])} stored FP64 nodes" if example.stored else "on the 21-point grid"
-    caption = (
-        f"A measured finite-step failure: {condition}, question {printable(example.updates.ids[example.place])}, one "
-        f"of {failures}. Utility gain is the change in the reference's utility, in nats, relative to the current state "
-        f"(scale 0), {stored}. The proposed state (scale 1) loses {-example.at(1.0):.3g}; scale {example.optimum:.3g} "
-        f"gains {example.at(example.optimum):.3g}. The path was chosen to be seen, not to be typical: {example.rule}."
-    )
+    question = printable(example.updates.ids[example.place])
+    more = f"{condition}, question {question}, one of {failures}, drawn from its {example.source}."
     shown = {"example": example.described()}
-    return figures.Picture(2.4, lambda figure: _concept(figure, example), caption, shown)
+    return figures.Picture(2.4, lambda figure: _concept(figure, example), shown, more)
 
 
 def _concept(figure: Figure, example: Example) -> None:
@@ -149,30 +135,32 @@ def _concept(figure: Figure, example: Example) -> None:
         axes.plot(place, example.at(place), "o", color=colour, markersize=4.5, zorder=5, clip_on=False)
         vertical = "top" if offset < 0 else "bottom"
         axes.text(place, example.at(place) + offset * height, name, color=colour, ha=side, va=vertical)
-    axes.set_xlim(-0.03, 1.03)
     axes.set_ylim(float(gain.min()) - 0.28 * height, float(gain.max()) + 0.26 * height)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+    _along_the_step(axes)
+
+
+def _along_the_step(axes: Axes) -> None:
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
     axes.set_xlabel(r"Step scale $\alpha$")
-    axes.set_ylabel(r"Utility gain $\phi(\alpha)$")
-    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2), useMathText=True)
+    axes.set_ylabel("Utility gain")
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-1, 3), useMathText=True)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What the figure of scale prediction shows of one condition."""
+    """What the figure of scale prediction shows of one condition; `values` are estimates of the primary subset."""
 
     updates: Updates
     example: Example
     values: Values
-    """Estimates of the primary subset."""
 
     @cached_property
     def predictions(self) -> tuple[Floats, Floats, Floats]:
         """Predicted scales of the primary updates and the ends of their optima, as exactly as the run knows them."""
-        inside = self.updates.where(self.updates.primary)
-        if inside.has("fp64_optimum_low", "fp64_optimum_high", "fp64_predicted_scale"):
-            names = ("fp64_predicted_scale", "fp64_optimum_low", "fp64_optimum_high")
-            predicted, low, high = (inside.floats(name) for name in names)
+        inside, names = self.updates.where(self.updates.primary), ("predicted_scale", "optimum_low", "optimum_high")
+        if inside.has(*(f"fp64_{name}" for name in names)):
+            predicted, low, high = (inside.floats(f"fp64_{name}") for name in names)
             return predicted, low, high
         optimum = np.asarray(inside.optimum.alpha)
         return inside.quadratic_scale, optimum, optimum
@@ -194,64 +182,41 @@ class Shown:
     "scale-prediction",
     "Scale prediction",
     paper="fig:scale-prediction",
-    summary="example paths, predicted scales, regrets",
     over=updates_with("grid_gain", "quadratic_scale", level=Level.GRID),
 )
 def scale_prediction(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figures.Picture | str:
-    """The condition with the clearest failure, and the next one of another model, else task; see `paper_figures`."""
+    """Above: utility path of a finite-step failure and its local quadratic approximation (finite-step failures by
+    numerical optimum, then example id; lower median). Below: predicted scale against the optimum of the updates with
+    A > 0 and Q < 0; the area of a marker grows as the square root of how many points lie on each other. Right: mean
+    grid regret of fixed scales and of the quadratic rule over the same updates, in nats, with intervals; a regret of
+    zero has no place on the logarithmic axis.
+    """
     candidates = [updates for updates in groups if (updates.primary & updates.finite_step).any()]
     if not candidates:
         return "no finite-step failure with Q<0 in these runs"
     shown = []
     for updates in _two(candidates):
-        published = updates.condition.weights is Weights.PUBLISHED
-        example = (None if published else clearest_failure(updates)) or lower_median_failure(updates)
+        example = lower_median_failure(updates)
         assert example is not None
-        values = estimated(scale_statistics(updates.where(updates.primary)), bootstrap)
-        shown.append(Shown(updates, example, values))
+        shown.append(Shown(updates, example, estimated(scale_statistics(updates.where(updates.primary)), bootstrap)))
     described = [
         {
-            "condition": str(one.updates.condition),
-            "example": one.example.described(),
-            "primary_ids": one.updates.where(one.updates.primary).ids,
-            "regret": {
-                name: {"mean": each.value, "interval": figures.ends(each)} for name, each in one.regrets.items()
-            },
+            **{"condition": str(each.updates.condition), "example": each.example.described()},
+            "primary_ids": each.updates.where(each.updates.primary).ids,
+            "regret": {name: [found.value, *figures.ends(found)] for name, found in each.regrets.items()},
         }
-        for one in shown
+        for each in shown
     ]
-    caption = _prediction_caption(shown, bootstrap.level)
-    return figures.Picture(3.4, lambda figure: _prediction(figure, shown), caption, {"conditions": described})
-
-
-def _prediction_caption(shown: list[Shown], level: float) -> str:
-    """What the panels hold; their letters follow from how many conditions there are."""
-    paths, scatters, last = ("(a, b)", "(c, d)", "(e)") if len(shown) > 1 else ("(a)", "(b)", "(c)")
-    corners = " and ".join(str(one.at_corner) for one in shown if one.at_corner > 1)
-    numbers = " and ".join(str(len(one.predictions[0])) for one in shown)
-    rules = "; ".join(dict.fromkeys(one.example.rule for one in shown))
-    return (
-        f"{paths} Utility path of a finite-step failure and its local quadratic approximation (chosen: {rules}). "
-        f"{scatters} Predicted scale against the optimum of the updates with A > 0 and Q < 0 ({numbers}); the area of "
-        f"a marker grows as the square root of how many points lie on each other"
-        f"{f', {corners} of them at (1, 1)' if corners else ''}. {last} Mean grid regret of fixed scales and of the "
-        f"quadratic rule over the same updates, in nats, with {100 * level:g}% intervals; a regret of zero has no "
-        "place on the logarithmic axis."
-    )
+    return figures.Picture(3.4, lambda figure: _prediction(figure, shown), {"conditions": described})
 
 
 def _two(candidates: list[Updates]) -> list[Updates]:
-    """Solution tasks first, as in the paper, then the clearest failure; the second of another model, else set."""
-    ranked = sorted(candidates, key=lambda group: (group.condition.kind != "solution", -group.clarity.max()))
-    here = ranked[0].condition
-
-    def other(group: Updates) -> tuple[bool, bool, bool]:
-        there = group.condition
-        model = (there.run, there.model) != (here.run, here.model)
-        return model, there.evaluation_set != here.evaluation_set, there.transition != here.transition
-
-    # `max` keeps the first of equals, which is the clearest among them.
-    return candidates if len(candidates) < 3 else [ranked[0], max(ranked[1:], key=other)]
+    """Solution tasks first, as in the paper, then the clearest failure; the second of another model, if there is."""
+    if len(candidates) < 3:
+        return candidates
+    first, *others = sorted(candidates, key=lambda group: (group.condition.kind != "solution", -group.clarity.max()))
+    second = (each for each in others if each.condition.model_title != first.condition.model_title)
+    return [first, next(second, others[0])]
 
 
 def _prediction(figure: Figure, shown: list[Shown]) -> None:
@@ -273,29 +238,18 @@ def _prediction(figure: Figure, shown: list[Shown]) -> None:
 def _example(axes: Axes, example: Example, colour: str, *, legend: bool) -> None:
     scale, gain = example.path
     dense = np.linspace(0, 1, 201)
-    largest = float(np.abs(gain).max())
-    power = 0 if largest == 0 or 0.1 <= largest < 1000 else int(np.floor(np.log10(largest)))
-    unit = 10.0**power
     quadratic = quadratic_value(dense, example.number("slope"), example.number("quadratic"))
     axes.axhline(0, color=figures.BLACK, linewidth=0.5)
-    axes.plot(scale, gain / unit, color=colour, label=r"path $\phi$")
-    axes.plot(dense, quadratic / unit, color=figures.BLACK, linestyle=(0, (3, 2)), linewidth=0.9, label="quadratic $q$")
+    axes.plot(scale, gain, color=colour, label=r"path $\phi$")
+    axes.plot(dense, quadratic, color=figures.BLACK, linestyle=(0, (3, 2)), linewidth=0.9, label="quadratic $q$")
     best, predicted = example.optimum, example.number("quadratic_scale")
-    axes.plot(best, example.at(best) / unit, "o", color=colour, markersize=5, label=r"$\alpha^\star$")
-    look: Any = {
-        "markerfacecolor": "white",
-        "markeredgecolor": figures.BLACK,
-        "markersize": 2.8,
-        "markeredgewidth": 0.7,
-    }
-    axes.plot(predicted, example.at(predicted) / unit, "D", label=r"$\hat\alpha$", **look)
+    axes.plot(best, example.at(best), "o", color=colour, markersize=5, label=r"$\alpha^\star$")
+    look: Any = {"markerfacecolor": "white", "markeredgecolor": figures.BLACK, "markersize": 2.8}
+    axes.plot(predicted, example.at(predicted), "D", label=r"$\hat\alpha$", **look)
     # The path must stay readable where the quadratic runs far away from it.
-    low, high = float(gain.min()) / unit, float(gain.max()) / unit
-    axes.set_ylim(max(min(low, float(quadratic.min()) / unit), low - 0.6 * (high - low)) - 0.06 * (high - low), None)
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-    axes.set_xlabel(r"Step scale $\alpha$")
-    axes.set_ylabel("Utility gain" + (f" ($10^{{{power}}}$)" if power else ""))
+    low, height = float(gain.min()), float(np.ptp(gain))
+    axes.set_ylim(max(min(low, float(quadratic.min())), low - 0.6 * height) - 0.06 * height, None)
+    _along_the_step(axes)
     if legend:
         axes.legend(loc="lower left", labelspacing=0.25, borderaxespad=0.2, handletextpad=0.5)
 
@@ -325,24 +279,18 @@ def _scatter(axes: Axes, one: Shown, colour: str) -> None:
 def _regrets(axes: Axes, shown: list[Shown]) -> None:
     places = [*range(len(FIXED)), len(FIXED) + 0.4]
     axes.set_yscale("log")
-    for index, (one, name) in enumerate(zip(shown, _series_names(shown), strict=True)):
+    names = figures.names_of([one.updates.condition for one in shown])
+    for index, (one, name) in enumerate(zip(shown, names, strict=True)):
         look = figures.series(index) | {"markersize": 3.5}
         offset = 0.16 * (index - (len(shown) - 1) / 2)
         drawn = [(place + offset, each) for place, each in zip(places, one.regrets.values(), strict=True) if each.value]
         fixed = [(place, each.value) for place, each in drawn if place < len(FIXED) - 0.5]
         axes.plot(*np.array(fixed, dtype=float).reshape(-1, 2).T, color=look["color"], linewidth=0.7, alpha=0.6)
         figures.bars(axes, [place for place, _ in drawn], [each for _, each in drawn], look | {"linestyle": "none"})
-        axes.plot([], [], linewidth=0.7, label=figures.literal(name), **look)
+        axes.plot([], [], linewidth=0.7, label=name, **look)
     axes.axvline(len(FIXED) - 0.3, color=figures.GREY, linewidth=0.5, linestyle=(0, (1, 2)))
     axes.set_xticks(places, list(shown[0].regrets))
     axes.set_xlim(-0.5, places[-1] + 0.5)
     axes.set_xlabel("Fixed scale")
     axes.set_ylabel("Mean grid regret")
     axes.legend(loc="lower left", labelspacing=0.3, borderaxespad=0.2)
-
-
-def _series_names(shown: Sequence[Shown]) -> list[str]:
-    """What distinguishes the conditions, in as few words as possible."""
-    conditions = [one.updates.condition for one in shown]
-    names = [[str(getattr(each, name)) for each in conditions] for name in ("model_title", "set_title", "update")]
-    return next((each for each in names if len(set(each)) == len(each)), names[0])

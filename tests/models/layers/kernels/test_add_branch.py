@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from loopscope.models.layers.residual import RMSNorm, add_branch
+from loopscope.models.layers.blocks import RMSNorm, add_branch
 
 
 def normal(*shape, dtype, seed=0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.models.layers.linear import gated_silu_joined
+from loopscope.models.layers.blocks import gated_silu_joined
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (3, 26), (2, 3, 600), (2, 2100)])

@@ -7,7 +7,7 @@ import torch
 
 from loopscope.kernels.choice import implementation
 from loopscope.models.batch import Batch
-from loopscope.models.layers.linear import gated_silu_joined
+from loopscope.models.layers.blocks import gated_silu_joined
 from loopscope.models.load import load_model
 from loopscope.models.walk import Walk
 

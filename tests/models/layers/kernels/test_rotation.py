@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.models.layers.rope import Rotary, rotate, rotate_own
+from loopscope.models.layers.positions import Rotary, rotate, rotate_own
 
 
 def normal(*shape, dtype, seed=0):

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from loopscope.kernels import shared_attention
+from loopscope.models.batch import Group, common_prefix, pack
 from loopscope.models.layers.attention import attend, takes_shared
-from loopscope.models.layers.mask import attention_context
-from loopscope.models.packing import Group, common_prefix, pack
+from loopscope.models.layers.positions import attention_context
 
 
 def drawn_groups(longest, count=4):

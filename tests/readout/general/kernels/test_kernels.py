@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from loopscope import Batch
 from loopscope.kernels.choice import implementation
-from loopscope.models import Batch
 from loopscope.models.families.huginn import Huginn, HuginnConfig, RetrofitConfig, RetrofitLlama
-from loopscope.models.layers.linear import gated_silu_joined
+from loopscope.models.layers.blocks import gated_silu_joined
 from loopscope.readout import nonlinear_path_from_states
 from loopscope.readout.general import layers
 from loopscope.readout.general.core import Series

@@ -1,8 +1,16 @@
-"""Which positions see which: the attention mask, the cache of keys and values, what else the layers of a pass share.
+"""Where tokens are and which see which: rotary positions, the attention mask, the cache of keys and values.
+
+    angle(p, i) = p · f_i,   f_i = theta^(-2i / P)
+    (a, b) → (a cos − b sin, b cos + a sin)
+
+for the i-th pair (a, b) of a head. Pairs are (i, i + P/2) in the "half" layout and (2i, 2i + 1) in the "interleaved"
+one. Frequencies and angles are float32 whatever the model's dtype. `rounded` tables are rounded to the dtype of the
+arithmetic before they are used, which some published implementations do and others do not; in BF16 the difference
+shows. Parcae and Attractor store their tables with the weights: those are rounded to the dtype of the weights
+(`stored`) and used in float32.
 
 With no padding, or padding on the right, causality alone hides the padding from every valid position and no mask is
-built. Sequences packed into one row (`packing`) see what they share and themselves; all of a batch in one row, without
-padding, attend part by part (`Batch.parts`).
+built. All sequences of a batch in one row, without padding, attend part by part (`Batch.parts`).
 
 A looped model applies one layer at several depths, and the keys differ from depth to depth, so every (loop, layer) has
 its own slot in the cache, numbered as in the published implementations. Rows may have different lengths: a row writes
@@ -14,20 +22,132 @@ values everywhere, but queries, projections and MLP only where logits are read. 
 [1, N, …]; attention takes them by row of the batch, padded to the row with most of them, [B, M, …].
 
 Shapes: B rows, S query positions (or new ones), T key positions, N positions read, M the most of them in one row,
-H heads, K key-value heads, P head width.
+H heads, K key-value heads, P head width, R = P/2 pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
+import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from loopscope.kernels.choice import Implementation, takes_kernel
 from loopscope.models.batch import Batch, Parts
-from loopscope.models.layers.rope import Rotary, RotaryTables
+
+Layout = Literal["half", "interleaved"]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Frequencies divided by `factor`: all of them, or in Llama 3 those that turn slowly within the original context.
+
+    With t_i = original · f_i / 2π turns and m = clip((t_i − low) / (high − low), 0, 1):
+    f_i ← m f_i + (1 − m) f_i / factor.
+    """
+
+    factor: float
+    low: float | None = None
+    high: float = 0.0
+    original: int = 0
+
+
+class RotaryTables(NamedTuple):
+    """cos and sin, [1 or B, S, 1, P] (each frequency twice), with the layout that says which entries form a pair."""
+
+    cos: Tensor
+    sin: Tensor
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """What a model's positions mean."""
+
+    head_width: int
+    theta: float
+    layout: Layout = "half"
+    rounded: bool = False
+    scaling: Scaling | None = None
+    stored: torch.dtype | None = None
+
+    def frequencies(self) -> Tensor:
+        """f_i, [R] float32 on the CPU (another device's power function differs in the last bit)."""
+        exponent = torch.arange(0, self.head_width, 2, dtype=torch.float32, device="cpu") / self.head_width
+        plain = 1.0 / (self.theta**exponent)
+        scaling = self.scaling
+        if scaling is None or scaling.low is None:
+            return plain if scaling is None else plain / scaling.factor
+        turns = scaling.original * plain / (2 * math.pi)
+        kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+        return kept * plain + (1 - kept) * plain / scaling.factor
+
+    def tables(self, positions: Tensor, dtype: torch.dtype) -> RotaryTables:
+        """Tables for positions [1 or B, S], ready for queries and keys of `dtype`."""
+        angles = positions.to(torch.float32)[..., None, None] * _frequencies_on(self, positions.device)
+        keep = torch.float64 if dtype == torch.float64 else dtype if self.rounded else torch.float32
+        cos, sin = (table.to(self.stored or keep).to(keep) for table in (angles.cos(), angles.sin()))
+        if self.layout == "half":
+            return RotaryTables(torch.cat([cos, cos], dim=-1), torch.cat([sin, sin], dim=-1), "half")
+        return RotaryTables(cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1), "interleaved")
+
+
+@functools.lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _frequencies_on(rotary: Rotary, device: torch.device) -> Tensor:
+    # Inside a function transform every result belongs to the transform; what is kept must outlive it.
+    with torch._C._DisableFuncTorch():
+        return rotary.frequencies().to(device)
+
+
+def rotate(x_BSHP: Tensor, tables: RotaryTables) -> Tensor:
+    """Queries or keys rotated by their positions, in the dtype they came in.
+
+    The products are rounded before they are added, as in the published implementations. Without gradients the
+    sum goes into the first product's memory; the numbers are the same.
+    """
+    straight, crossed = x_BSHP * tables.cos, x_BSHP * tables.sin
+    if tables.layout == "half":
+        width = x_BSHP.shape[-1] // 2
+        one, two = slice(None, width), slice(width, None)
+    else:
+        one, two = slice(0, None, 2), slice(1, None, 2)
+    if type(straight) is Tensor and not torch.is_grad_enabled() and forward_mode._current_level < 0:
+        straight[..., one].sub_(crossed[..., two])
+        straight[..., two].add_(crossed[..., one])
+        return straight.to(x_BSHP.dtype)
+    rotated = (straight[..., one] - crossed[..., two], straight[..., two] + crossed[..., one])
+    if tables.layout == "half":
+        return torch.cat(rotated, dim=-1).to(x_BSHP.dtype)
+    return torch.stack(rotated, dim=-1).reshape(x_BSHP.shape).to(x_BSHP.dtype)
+
+
+def rotate_own(
+    x_BSHP: Tensor, tables: RotaryTables, bias_HP: Tensor | None = None, impl: Implementation | None = None
+) -> Tensor:
+    """`rotate` of x + bias. `x` must be the caller's own: it may be overwritten."""
+    if type(x_BSHP) is not Tensor and has_torch_function_unary(x_BSHP):
+        # A tensor-like object of another kind may know the operation whole.
+        return handle_torch_function(rotate_own, (x_BSHP,), x_BSHP, tables, bias_HP, impl)
+    same = bias_HP is None or bias_HP.dtype == x_BSHP.dtype
+    known = tables.cos.dtype in (x_BSHP.dtype, torch.float32)
+    if same and known and takes_kernel(x_BSHP, impl) and x_BSHP.stride(-1) == 1:
+        from loopscope.kernels.layers import rotate_in_place
+
+        interleaved = tables.layout == "interleaved"
+        return rotate_in_place(x_BSHP, tables.cos, tables.sin, bias_HP, interleaved=interleaved)
+    return rotate(x_BSHP if bias_HP is None else x_BSHP + bias_HP, tables)
+
+
+Slot: TypeAlias = int | tuple[int, int]
+"""The number of a layer's call, or a loop and one of its layers."""
 
 
 class KeysValues(NamedTuple):
@@ -43,9 +163,9 @@ class KeyValueCache:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.used = 0
-        self._slots: dict[int, KeysValues] = {}
+        self._slots: dict[Slot, KeysValues] = {}
 
-    def write(self, slot: int, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
+    def write(self, slot: Slot, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
         """Stores new keys and values at their rows' positions; returns the slot up to `used`."""
         rows, _, heads, width = keys_BSKP.shape
         if slot not in self._slots:
@@ -56,14 +176,14 @@ class KeyValueCache:
         held.keys[at], held.values[at] = keys_BSKP, values_BSKP
         return self.read(slot)
 
-    def read(self, slot: int) -> KeysValues:
+    def read(self, slot: Slot) -> KeysValues:
         """What the slot holds, up to the positions in use."""
         held = self._slots[slot]
         return KeysValues(held.keys[:, :, : self.used], held.values[:, :, : self.used])
 
-    def slots(self) -> list[int]:
+    def slots(self) -> list[Slot]:
         """The slots written so far."""
-        return sorted(self._slots)
+        return list(self._slots)
 
 
 class LoopCache(KeyValueCache):
@@ -74,7 +194,7 @@ class LoopCache(KeyValueCache):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._loop = self._last = self._deepest = self._layer = 0
+        self._loop = self._last = self._layer = 0
         self._kept_BS: Tensor | None = None
 
     def enter(self, loop: int, kept_BS: Tensor) -> None:
@@ -84,13 +204,13 @@ class LoopCache(KeyValueCache):
 
     def leave(self) -> None:
         """What follows is outside the loop."""
-        self._loop, self._deepest = 0, max(self._deepest, self._loop)
+        self._loop = 0
 
-    def write(self, slot: int, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
+    def write(self, slot: Slot, keys_BSKP: Tensor, values_BSKP: Tensor, positions_BS: Tensor) -> KeysValues:
         """Stores new keys and values, those of kept positions excepted; returns the slot up to `used`."""
         if not self._loop:
             return super().write(slot, keys_BSKP, values_BSKP, positions_BS)
-        target, source = (loop * _LOOP_SLOTS + self._layer + 1 for loop in (self._loop, self._loop - 1))
+        target, source = (self._loop, self._layer), (self._loop - 1, self._layer)
         self._layer += 1
         if target not in self._slots and self._loop > 1:
             # No token has come so far: every token's last entries are those of the loop before.
@@ -106,20 +226,14 @@ class LoopCache(KeyValueCache):
     def stop(self, positions_BS: Tensor) -> None:
         """No position goes deeper: deeper slots get these positions' last entries."""
         rows = _rows(positions_BS)
-        for loop in range(self._last + 1, self._deepest + 1):
-            layer = 1
-            while (slot := loop * _LOOP_SLOTS + layer) in self._slots:
-                for old, new in zip(self._slots[self._last * _LOOP_SLOTS + layer], self._slots[slot], strict=True):
+        for slot, deeper in self._slots.items():
+            if isinstance(slot, tuple) and slot[0] > self._last:
+                for old, new in zip(self._slots[self._last, slot[1]], deeper, strict=True):
                     new[rows, :, positions_BS] = old[rows, :, positions_BS]
-                layer += 1
 
 
 def _rows(positions_BS: Tensor) -> Tensor:
     return torch.arange(positions_BS.shape[0], device=positions_BS.device)[:, None]
-
-
-_LOOP_SLOTS = 1 << 20
-"""Slots of one loop; a family numbers those outside the loop from 0 or below it."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +248,7 @@ class AttentionContext:
         plain: elementary operations alone, which autograd differentiates to any order.
         parts: which stretches of the one row see which, where sequences stand in it without padding.
         token_values: what tokens add to the values of a layer, [B, S, K·P] by the layer's number.
+        slots: the numbers of slots that are free: blocks take the next ones in the order in which they run.
     """
 
     rotary: RotaryTables | None
@@ -143,32 +258,33 @@ class AttentionContext:
     plain: bool = False
     parts: Parts | None = None
     token_values: Mapping[int, Tensor] = field(default_factory=dict)
+    slots: Iterator[int] = field(default_factory=itertools.count)
 
 
 def attention_context(
-    batch: Batch, rotary: Rotary | None, dtype: torch.dtype, *, prefix: bool = False
+    batch: Batch,
+    rotary: Rotary | None,
+    dtype: torch.dtype,
+    *,
+    prefix: bool = False,
+    cache: KeyValueCache | None = None,
 ) -> AttentionContext:
-    """Of a whole batch, padded on either side, packed or not; `prefix` as in `causal_mask`."""
-    tables = None if rotary is None else rotary.tables(positions_of(batch), dtype)
-    if batch.parts is not None:
-        return AttentionContext(tables, parts=batch.parts)
-    return AttentionContext(tables, causal_mask(batch, prefix=prefix))
+    """Of a whole batch, padded on either side or unpadded; with a cache, of new positions that continue it.
 
-
-def cached_context(
-    batch: Batch, cache: KeyValueCache, rotary: Rotary | None, dtype: torch.dtype, *, prefix: bool = False
-) -> AttentionContext:
-    """Of new positions (`batch.position_ids`) that continue the cache.
-
-    The caller has set `cache.used` to one more than the largest position. The first pass into an empty cache starts at
-    position 0 in every row and needs no mask, except for a prefix.
+    `prefix` is as in `causal_mask`. With a cache the positions are `batch.position_ids`, and the caller has set
+    `cache.used` to one more than the largest. The first pass into an empty cache starts at position 0 in every row.
     """
-    positions = batch.position_ids
-    assert positions is not None
+    positions = positions_of(batch)
     tables = None if rotary is None else rotary.tables(positions, dtype)
-    if not cache.slots():
-        return AttentionContext(tables, causal_mask(batch, prefix=True) if prefix else None, cache, positions)
-    return AttentionContext(tables, seen_in_cache(cache, positions), cache, positions)
+    if cache is None:
+        return AttentionContext(
+            tables, None if batch.parts is not None else causal_mask(batch, prefix=prefix), parts=batch.parts
+        )
+    if cache.slots():
+        mask: Tensor | None = seen_in_cache(cache, positions)
+    else:
+        mask = causal_mask(batch, prefix=True) if prefix else None
+    return AttentionContext(tables, mask, cache, positions)
 
 
 def seen_in_cache(cache: KeyValueCache, positions_BS: Tensor) -> Tensor:
@@ -196,19 +312,16 @@ def positions_of(batch: Batch) -> Tensor:
 def causal_mask(batch: Batch, *, prefix: bool = False) -> Tensor | None:
     """[B, 1, S, S] bool, True where a position sees a key; None where causality says it all.
 
-    Earlier, valid and not another segment's, or itself, so that no query at a pad sees nothing (a NaN). With `prefix`
-    the positions of a row's prompt (`Batch.prompt_lengths`) see each other whichever comes first.
+    Earlier and valid, or itself, so that no query at a pad sees nothing (a NaN). With `prefix` the positions of a row's
+    prompt (`Batch.prompt_lengths`) see each other whichever comes first.
     """
-    if batch.padding != "left" and batch.segments is None and not prefix:
+    if batch.padding != "left" and not prefix:
         return None
-    mask_BS, segments_BS = batch.attention_mask, batch.segments
+    mask_BS = batch.attention_mask
     width = mask_BS.shape[1]
     earlier = torch.ones(width, width, dtype=torch.bool, device=mask_BS.device).tril()
     itself = torch.eye(width, dtype=torch.bool, device=mask_BS.device)
     seen = earlier & mask_BS[:, None, None, :]
-    if segments_BS is not None:
-        keys, queries = segments_BS[:, None, None, :], segments_BS[:, None, :, None]
-        seen = seen & ((keys == 0) | (keys == queries))
     if prefix:
         assert batch.prompt_lengths is not None
         prompt = mask_BS & (mask_BS.cumsum(1) <= batch.prompt_lengths[:, None])

@@ -1,4 +1,4 @@
-"""Two runs on the same questions: pairing, paired intervals, rounding, conditions, and how the command ends."""
+"""A run in a few sentences, and two runs on the same questions: pairs, intervals, rounding, conditions, the command."""
 
 import json
 
@@ -10,7 +10,7 @@ import loopscope as ls
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError, command_line_words
 from loopscope.stats import Bootstrap
-from loopscope.studies.run_diff import NAMES, checks, parse_limits
+from loopscope.studies.runs import NAMES, Finding, checks, first_finding, parse_limits, run_lines
 
 FEW = Bootstrap(resamples=60)
 
@@ -44,18 +44,13 @@ def met(found, *conditions):
     return [state for _, state in checks(found, parse_limits(conditions))]
 
 
-@pytest.mark.parametrize("name", ["gain", "slope", "share"])
+@pytest.mark.parametrize("name", ["gain", "share"])
 def test_intervals_are_those_of_scipys_paired_bootstrap(two, name):
     sides = [run.records.filter(transition=4).sort("row") for run in two]
 
     def value(side, chosen):
         gain, slope = side["gain"].to_numpy()[chosen], side["slope"].to_numpy()[chosen]
-        match name:
-            case "gain":
-                return gain.mean(-1)
-            case "slope":
-                return slope.mean(-1)
-        return ((gain < 0) & (slope > 0)).sum(-1) / (gain < 0).sum(-1)
+        return gain.mean(-1) if name == "gain" else ((gain < 0) & (slope > 0)).sum(-1) / (gain < 0).sum(-1)
 
     def statistic(places, axis=-1):
         return value(sides[1], places) - value(sides[0], places)
@@ -64,11 +59,10 @@ def test_intervals_are_those_of_scipys_paired_bootstrap(two, name):
         (np.arange(80),), statistic, n_resamples=2000, method="percentile", rng=np.random.default_rng(20260904)
     ).confidence_interval
     row = row_of(ls.diff(*two), name)
+    found = row["difference"]
     assert row["pairs"] == 80
-    assert row["difference"].value == pytest.approx(statistic(np.arange(80)), abs=1e-12)
-    assert (row["difference"].interval.low, row["difference"].interval.high) == pytest.approx(
-        (expected.low, expected.high), abs=1e-12
-    )
+    assert found.value == pytest.approx(statistic(np.arange(80)), abs=1e-12)
+    assert (found.interval.low, found.interval.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_a_run_does_not_differ_from_itself(two):
@@ -103,22 +97,8 @@ def test_questions_are_paired_by_name_not_by_place(run):
 def test_updates_and_tasks_can_be_chosen(two):
     first, second = two
     assert [row.condition.transition for row in ls.diff(first, first, transitions="3", bootstrap=FEW).rows] == [3] * 6
-    assert ls.diff(first, second, tasks="sums", transitions="4,5", bootstrap=FEW).rows
-    for chosen in ({"tasks": "more"}, {"transitions": 7}):
-        with pytest.raises(LoopscopeError, match="no question of these tasks and updates in either run"):
-            ls.diff(first, second, **chosen)
-
-
-def test_what_cannot_be_paired_is_one_line(run):
-    first = run("first", [0.5], [-1.0])
-    others = {
-        "sums test 4→5: 1 only in first; not paired: more test 4→5: 1 only in a": run("a", [0.5], [-1.0], task="more"),
-        "sums test 4→5: 1 only in first; not paired: sums test 2→3: 1 only in b": run("b", [0.5], [-1.0], (2,)),
-    }
-    for said, other in others.items():
-        with pytest.raises(LoopscopeError, match=said) as caught:
-            ls.diff(first, other)
-        assert "\n" not in str(caught.value)
+    with pytest.raises(LoopscopeError, match="no question of these tasks and updates in either run"):
+        ls.diff(first, second, tasks="more")
 
 
 @pytest.mark.parametrize(
@@ -136,12 +116,7 @@ def test_conditions_are_read(given, read):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        *("shar > 0.02", "share == 0.02", "share > 0.02.1", "share > inf", "share > nan", "share > 1x"),
-        *("share > 1e999", "share > −1", "gain < -1e999"),
-        *("share > 0.02 gain", "share.mean > 0", "", ",", "share > 1,,gain > 0", "__import__('os') > 1"),
-        "share > 1e999 " * 300,
-    ],
+    ["shar > 0.02", "share == 0.02", "share > inf", "share > 1e999", "share.mean > 0", "", "share > 1,,gain > 0"],
 )
 def test_what_is_no_condition_is_one_line_with_the_names(text):
     with command_line_words(), pytest.raises(LoopscopeError, match="expected NAME OP NUMBER") as caught:
@@ -181,8 +156,31 @@ def test_the_command_passes_fails_and_refuses(two, tmp_path, capsys):
     assert gain["difference"] == pytest.approx(
         two[1].records.filter(transition=4)["gain"].mean() - two[0].records.filter(transition=4)["gain"].mean()
     )
-    for condition in ("nonsense > 1", "share > 1e999", "gain > nan", "", "accuracy < 0"):
-        assert exit_code(["diff", first, second, "--fail-if", condition]) == 2, condition
+    assert exit_code(["diff", first, second, "--fail-if", "accuracy < 0"]) == 2
     assert "accuracy is not in both runs" in capsys.readouterr().err
-    assert exit_code(["diff", first]) == 2
     assert exit_code(["diff", first, str(tmp_path / "nowhere")]) == 2
+
+
+def run_of(tmp_path, synthetic, **paths):
+    """A run of one task with these updates."""
+    task = synthetic.Task("sums", {int(name[1:]): each for name, each in paths.items()})
+    return synthetic.write_run(tmp_path / "run", [task])
+
+
+def test_the_earliest_clear_decline_leads(tmp_path, synthetic):
+    """Forty questions: 3→4 gains, 4→5 and 5→6 harm, half of 4→5 by too long a step, 5→6 by its direction."""
+    paths = synthetic.Paths.of
+    run = run_of(
+        tmp_path,
+        synthetic,
+        t3=paths(np.full(40, 0.5), -0.1),
+        t4=paths(np.tile([0.2, -0.2], 20), -1.0),
+        t5=paths(np.full(40, -0.3), -1.0),
+    )
+    # φ(α) = 0.2 α − α²: the quadratic step α = 0.1 gains 0.01.
+    assert first_finding(run) == Finding("4→5", "solution", questions=40, harmful=40, failures=20, predicted=20)
+    _, _, *lines, legend = run_lines(run)
+    counts = [["0", "0", "0", "of", "0"], ["40", "20", "20", "of", "20"], ["40", "0", "0", "of", "0"]]
+    assert [line.split()[-5:] for line in lines] == counts
+    assert "4→5     40  -1.00000 [" in lines[1]
+    assert "predicted step length" in legend

@@ -1,23 +1,17 @@
-"""The bootstrap against SciPy's own, against brute force, and against what its intervals promise."""
+"""The bootstrap against SciPy's own, against brute force and against what it promises; rank statistics with ties."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy import stats as scipy_stats
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from loopscope.errors import LoopscopeError
-from loopscope.stats import (
-    Auroc,
-    Bootstrap,
-    Clusters,
-    Maximum,
-    Mean,
-    Quantile,
-    Ratio,
-    Spearman,
-)
-from loopscope.stats.statistics import Block
+from loopscope.stats import Auroc, Bootstrap, Mean, Quantile, Ratio, Spearman
+from loopscope.stats.bootstrap import Block
 
 
 @pytest.fixture
@@ -71,16 +65,9 @@ def test_block_size_does_not_change_the_draws(monkeypatch):
     rng = np.random.default_rng(1)
     values = rng.exponential(size=57)
     whole = Bootstrap(resamples=101).replicates({0: Mean(values)})[0]
-    monkeypatch.setattr("loopscope.stats.resampling.BLOCK_ELEMENTS", 200)
+    monkeypatch.setattr("loopscope.stats.bootstrap.BLOCK_ELEMENTS", 200)
     pieces = Bootstrap(resamples=101).replicates({0: Mean(values)})[0]
     np.testing.assert_allclose(pieces, whole, rtol=1e-13)
-
-
-def test_counts_are_resamples_of_n_records(monkeypatch):
-    monkeypatch.setattr("loopscope.stats.resampling.BLOCK_ELEMENTS", 90)
-    blocks = list(Bootstrap(resamples=50).counts(9))
-    assert [len(block) for block in blocks] == [10, 10, 10, 10, 10]
-    assert all((block.sum(axis=1) == 9).all() and (block >= 0).all() for block in blocks)
 
 
 def test_statistics_share_their_resamples():
@@ -113,11 +100,6 @@ def test_nothing_to_estimate_has_neither_value_nor_interval(statistic):
 def test_one_record_has_a_value_and_no_interval():
     estimate = Bootstrap().estimate({0: Mean([3.0])})[0]
     assert (estimate.value, estimate.n, estimate.interval) == (3.0, 1, None)
-
-
-def test_extremes_have_no_interval():
-    estimate = Bootstrap().estimate({0: Maximum([1.0, 5.0, 2.0])})[0]
-    assert (estimate.value, estimate.interval) == (5.0, None)
 
 
 @pytest.mark.parametrize("values", [[np.nan, 1.0], [np.inf]])
@@ -159,23 +141,12 @@ def test_a_95_percent_interval_covers_the_truth_in_93_to_97_of_100_data_sets():
         assert 0.93 <= np.mean([estimate.interval.covers(truth) for estimate in estimates]) <= 0.97
 
 
-def test_ratio_is_recomputed_from_whole_questions():
-    question = np.array([3, 3, 1, 2, 2, 2])
-    recovered = np.array([1.0, 0.0, 1.0, 0.0, 1.0, 1.0])
-    failures = np.array([1.0, 1.0, 1.0, 0.0, 1.0, 1.0])
-    clusters = Clusters.of(question)
-    statistic = clusters.ratio(recovered, failures)
-    assert clusters.count == statistic.size == 3
-    # Question 1 twice and question 3 once: (1 + 1 + 1) / (1 + 1 + 2).
-    assert statistic.replicates(Block(np.array([[2.0, 0.0, 1.0]])))[0] == pytest.approx(3 / 4)
-
-
 def test_token_weighted_mean_equals_brute_force_resampling_of_questions():
     rng = np.random.default_rng(3)
     question = np.repeat(np.arange(9), rng.integers(1, 6, 9))
     gain = rng.normal(size=question.size)
     settings = Bootstrap(resamples=30)
-    fast = settings.replicates({0: Clusters.of(question).mean(gain)})[0]
+    fast = settings.replicates({0: Ratio.by_cluster(question, gain, np.ones(gain.size))})[0]
     slow = []
     for counts_BN in settings.counts(9):
         for counts in counts_BN.astype(int):
@@ -184,5 +155,47 @@ def test_token_weighted_mean_equals_brute_force_resampling_of_questions():
     np.testing.assert_allclose(fast, slow, rtol=1e-12)
 
 
-def test_sums_follow_the_order_of_the_labels():
-    assert Clusters.of([7, 5, 7]).sums([1.0, 10.0, 100.0]).tolist() == [10.0, 101.0]
+few_values = arrays(np.float64, 12, elements=st.sampled_from([-1.0, -0.5, 0.0, 0.5, 2.0]))
+multiplicities = arrays(np.float64, 12, elements=st.integers(0, 3).map(float))
+
+
+def resample(counts):
+    """A block with one resample of twelve records, what is missing drawn from the first, and its records."""
+    while counts.sum() > 12:
+        counts[np.argmax(counts)] -= 1
+    counts[0] += 12 - counts.sum()
+    return Block(counts[None]), np.repeat(np.arange(12), counts.astype(int))
+
+
+@pytest.mark.parametrize("size", [2, 3, 50, 5000])
+@pytest.mark.parametrize("decimals", [1, 17], ids=["ties", "no ties"])
+def test_spearman_is_scipys(size, decimals):
+    x, y = np.random.default_rng(size).normal(size=(2, size)).round(decimals)
+    assert Spearman(x, x + y).value() == pytest.approx(spearmanr(x, x + y).statistic, rel=1e-14)
+
+
+@given(few_values, few_values, multiplicities)
+def test_spearman_of_a_resample_is_spearman_of_the_repeated_records(x, y, counts):
+    block, drawn = resample(counts)
+    replicate = Spearman(x, y).replicates(block)[0]
+    if np.ptp(x[drawn]) == 0 or np.ptp(y[drawn]) == 0:
+        assert np.isnan(replicate)
+    else:
+        assert replicate == pytest.approx(spearmanr(x[drawn], y[drawn]).statistic, abs=1e-12)
+
+
+@given(few_values, arrays(np.bool_, 12), multiplicities)
+def test_auroc_of_a_resample_is_auroc_of_the_repeated_records(score, label, counts):
+    block, drawn = resample(counts)
+    replicate = Auroc(score, label).replicates(block)[0]
+    negated, descending = Auroc(-score, label), Auroc(score, label, descending=True)
+    np.testing.assert_allclose(descending.replicates(block), negated.replicates(block), atol=1e-12, equal_nan=True)
+    if label[drawn].all() or not label[drawn].any():
+        assert np.isnan(replicate)
+    else:
+        assert replicate == pytest.approx(roc_auc_score(label[drawn], score[drawn]), abs=1e-12)
+
+
+@pytest.mark.parametrize(("x", "y"), [([], []), ([1.0], [2.0]), ([1.0, 1.0], [1.0, 2.0]), ([1.0, 2.0], [3.0, 3.0])])
+def test_spearman_is_undefined_without_two_different_values(x, y):
+    assert Spearman(x, y).value() is None
