@@ -178,8 +178,9 @@ def certificate_columns(readout: Readout, update: Update) -> Columns:
 
 def _states(update: Update, head: AffineHead) -> States:
     layout = update.layout
-    ends = (layout.predicting(state) for state in (update.before_RSD, update.after_RSD))
-    return States(*ends, *head, layout.targets_N, layout.tokens_R, layout.options, layout.sequences_B)
+    before_ND, after_ND = (layout.predicting(state) for state in (update.before_RSD, update.after_RSD))
+    of_tokens = (before_ND, after_ND, *head, layout.targets_N, layout.tokens_R)
+    return States(*of_tokens, layout.options, layout.sequences_B)
 
 
 def _certified_group(readout: Readout, update: Update) -> Columns:
