@@ -152,14 +152,16 @@ class Derivation:
         first = ""
         if self.impl != "nested":
             try:
-                return self._taking("taylor", taylor)
+                found = taylor()
+                self.taken.add("taylor")
+                return found
             except Exception as error:
                 refused = isinstance(error, LoopscopeError) and not isinstance(error, MissingRuleError)
                 if self.impl == "taylor" or refused or is_out_of_memory(error):
                     raise
                 first = _first_sentence(error)
         try:
-            found = self._taking("nested", nested)
+            found = nested()
         except Exception as error:
             if is_out_of_memory(error) or not (first or isinstance(error, NotImplementedError | RuntimeError)):
                 raise
@@ -171,11 +173,7 @@ class Derivation:
         if first:
             self.note = f"derivatives of the readout by nested forward mode, which is slower: {first}"
         self.impl = "nested"
-        return found
-
-    def _taking(self, name: str, derivatives: Callable[[], Tensor]) -> Tensor:
-        found = derivatives()
-        self.taken.add(name)
+        self.taken.add("nested")
         return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,34 +34,13 @@ def require_floating(name: str, tensor: Tensor) -> None:
 
 
 def require_finite(name: str, tensor: Tensor) -> None:
-    """Refuse NaN and infinities, saying how many there are."""
-    require_all_finite({name: tensor})
-
-
-def require_all_finite(tensors: Mapping[str, Tensor]) -> None:
-    """The same for several tensors on one device, which is waited for once."""
+    """Refuse NaN and infinities, saying how many there are; waits for the device."""
     # A sum says it in one look, unless finite numbers overflow it; then every entry is looked at.
-    totals = torch.stack([tensor.sum().double() for tensor in tensors.values()]).tolist()
-    for (name, tensor), total in zip(tensors.items(), totals, strict=True):
-        if math.isfinite(total):
-            continue
-        bad = ~torch.isfinite(tensor)
-        if bool(bad.any()):
-            raise LoopscopeError(
-                f"NaN or infinite values in {name}, {int(bad.sum())} of them; "
-                "remove those rows, or compute the logits in a wider dtype."
-            )
-
-
-def require_results_finite(name: str, tensor: Tensor) -> Tensor:
-    """Refuse a NaN or infinite result that finite states and weights produced by overflow."""
-    # A sum says it in one look, unless finite numbers overflow it.
-    if not math.isfinite(float(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
+    if not math.isfinite(float(tensor.sum())) and (bad := int((~torch.isfinite(tensor)).sum())):
         raise LoopscopeError(
-            f"{name} came out NaN or infinite, so some logits are not finite; "
-            "use a wider readout dtype, or check the weights."
+            f"NaN or infinite values in {name}, {bad} of them; "
+            "remove those rows, check the weights, or compute the logits in a wider dtype."
         )
-    return tensor
 
 
 def require_matrix(name: str, tensor: Tensor) -> None:
@@ -162,10 +141,8 @@ def as_order(order: int, maximum: int) -> int:
     return order
 
 
-def as_block(name: str, size: int | None, default: int) -> int:
+def as_block(name: str, size: int) -> int:
     """A positive block size."""
-    if size is None:
-        return default
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise LoopscopeError(f"{name}={size!r} is not a block size; give a positive integer.")
     return size

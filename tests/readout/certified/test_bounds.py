@@ -1,6 +1,5 @@
 """Bounds that hold between the nodes: curvature, third derivative, C(1), safe scale, regret; solutions and options."""
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,12 @@ from loopscope.readout.certified.intervals import Interval
 from loopscope.readout.certified.tokens import moments, relative_logits
 from loopscope.readout.certified.update import CELLS, States, UpdateEnclosures, enclose_update
 from loopscope.readout.options import OptionGroups
+from tests.readout.certified import paths
 
 FINE = 4096
 
 
-def test_cells_hold_the_derivatives_between_their_ends(paths: ModuleType):
+def test_cells_hold_the_derivatives_between_their_ends():
     chance = np.random.default_rng(1)
     for number in range(35):
         given = paths.case(number)

@@ -100,7 +100,7 @@ class AffinePath(UtilityPath):
         """The answer, of every token."""
         answer = self.backend(query).evaluate(query)
         if self._check:  # on a GPU this waits for the device
-            checks.require_results_finite("the path", answer[: -len(EXTRA)])
+            checks.require_finite("the path", answer[: -len(EXTRA)])
         return answer
 
     def _survey(self, query: Query, *, single: bool = False) -> Survey:
@@ -163,7 +163,7 @@ class AffinePath(UtilityPath):
 
         See `loopscope.readout.affine.envelope` for the argument.
         """
-        cells = checks.as_block("cells", cells, 256)
+        cells = checks.as_block("cells", cells)
         if self.max_order < 4:
             raise LoopscopeError("impl='autograd' has no fourth derivative; use impl='auto' for envelopes.")
         query = self._query([k / cells for k in range(cells + 1)], range(cells + 1), 4)
@@ -225,7 +225,7 @@ def affine_path(
         checks.as_targets(targets, source.tokens, source.vocabulary, source.device),
         as_segments(examples, source.tokens, source.device),
         impl,
-        None if block_tokens is None else checks.as_block("block_tokens", block_tokens, 1),
+        None if block_tokens is None else checks.as_block("block_tokens", block_tokens),
     )
 
 
@@ -281,15 +281,15 @@ def affine_path_from_states(
                 f"head_bias has shape {tuple(head_bias.shape)}; give one number for each of the "
                 f"{head_weight.shape[0]} vocabulary entries."
             )
-    if check:
-        given = {"head_bias": head_bias, "h": h, "h_plus": h_plus}
-        checks.require_all_finite({name: tensor for name, tensor in given.items() if tensor is not None})
+    for name, tensor in (("head_bias", head_bias), ("h", h), ("h_plus", h_plus)):
+        if check and tensor is not None:
+            checks.require_finite(name, tensor)
     source = HeadLogits(h, h_plus, head_weight, head_bias, dtype)
     return AffinePath(
         source,
         checks.as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets,
         as_segments(examples, source.tokens, source.device),
         impl,
-        None if block_tokens is None else checks.as_block("block_tokens", block_tokens, 1),
+        None if block_tokens is None else checks.as_block("block_tokens", block_tokens),
         check,
     )
