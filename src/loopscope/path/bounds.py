@@ -129,8 +129,8 @@ def beneficial_lower_bound(alpha: ArrayLike, slope: ArrayLike, L_D: ArrayLike) -
 def beneficial_range(slope: ArrayLike, L_D: ArrayLike) -> Floats:
     """The end min{1, 2A/L_D} of the range in which every scale has a gain (Corollary, Beneficial Step Scales).
 
-    1 where L_D = 0; NaN where A ≤ 0, for which the corollary promises nothing. The end itself is in the range only where
-    2A/L_D > 1.
+    1 where L_D = 0; NaN where A ≤ 0, for which the corollary promises nothing. The end itself belongs to it only
+    where it is below 2A/L_D.
 
     >>> beneficial_range([0.25, 0.25], [1.0, 0.0])
     array([0.5, 1. ])
