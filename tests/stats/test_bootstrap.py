@@ -44,7 +44,10 @@ STATISTICS = {
     "mean": (lambda x, y: (Mean(x), (x,)), np.mean),
     "ratio": (lambda x, y: (Ratio(x > 0.3, y > -0.5), (x > 0.3, y > -0.5)), lambda a, b: a.sum() / b.sum()),
     "spearman": (lambda x, y: (Spearman(x, y), (x, y)), lambda a, b: spearmanr(a, b).statistic),
-    "best": (lambda x, y: (Best([2, 5], np.stack([x, y], 1)), (x, y)), lambda a, b: 5.0 if b.mean() > a.mean() else 2.0),
+    "best": (
+        lambda x, y: (Best([2, 5], np.stack([x, y], 1)), (x, y)),
+        lambda a, b: 5.0 if b.mean() > a.mean() else 2.0,
+    ),
     "difference": (lambda x, y: (Difference(Mean(x), Mean(y)), (x, y)), lambda a, b: b.mean() - a.mean()),
     "auroc": (lambda x, y: (Auroc(x, y > 0.4), (x, y > 0.4)), lambda a, b: roc_auc_score(b, a)),
     **{
