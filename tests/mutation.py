@@ -96,33 +96,31 @@ def mutant(source: Path, package: str, seed: int, into: Path) -> str:
     return f"{file.relative_to(source)}:{line}: {lines[0].strip()}  ->  {lines[1].strip()}"
 
 
-class Times:
-    """A plugin of pytest: seconds of each file's tests."""
+class Order:
+    """A plugin of pytest: files called like the changed one first, then the quick ones; notes what each file takes."""
 
-    def __init__(self) -> None:
-        self.of_file: dict[str, float] = {}
+    def __init__(self, changed: str, before: dict[str, float]) -> None:
+        self.changed, self.before = Path(changed), before
+        self.times: dict[str, float] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Sorts by file alone, so that fixtures of a file are made once."""
+
+        def key(item: pytest.Item) -> tuple[bool, bool, float, str]:
+            path = Path(item.location[0])
+            other = self.changed.stem not in path.stem, self.changed.parent.name != path.parent.name
+            return *other, self.before.get(str(path), 0.0), str(path)
+
+        items.sort(key=key)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        file = str(ROOT_OF_TESTS[0] / report.location[0])
-        self.of_file[file] = self.of_file.get(file, 0.0) + report.duration
-
-
-ROOT_OF_TESTS: list[Path] = []
-
-
-def in_order(tests: Path, package: str, changed: str, times: dict[str, float]) -> list[str]:
-    """The files of a package's tests: those called like the changed file first, then the quick ones."""
-    files = sorted((tests / package).rglob("test_*.py"))
-    stem = Path(changed).stem
-
-    def key(file: Path) -> tuple[bool, bool, float]:
-        return stem not in file.stem, Path(changed).parent.name != file.parent.name, times.get(str(file), 0.0)
-
-    return [str(file) for file in sorted(files, key=key)]
+        """Adds up the seconds of a file."""
+        file = report.location[0]
+        self.times[file] = self.times.get(file, 0.0) + report.duration
 
 
 def run_tests(
-    tests: Path, files: list[str], source: Path, seconds: float | None = None
+    tests: Path, package: str, source: Path, order: Order, seconds: float | None = None
 ) -> tuple[bool, float, dict[str, float]]:
     """Whether tests pass with this source, their processor time, and the seconds of each file.
 
@@ -144,12 +142,11 @@ def run_tests(
             os.environ |= {"PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
             sys.dont_write_bytecode = True
             sys.path.insert(0, str(source))
-            ROOT_OF_TESTS[:] = [tests.parent]
             words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
             words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # a library may bring a plugin of pytest
-            times = Times()
-            status = int(pytest.main([*words, "-m", "not gpu and not slow", *files], plugins=[times]))
-            os.write(writer, json.dumps(times.of_file).encode()[: 1 << 15])
+            words += ["-m", "not gpu and not slow", str(tests / package)]
+            status = int(pytest.main(words, plugins=[order]))
+            os.write(writer, json.dumps(order.times).encode())
         finally:
             os._exit(status)
     os.close(writer)
@@ -172,14 +169,14 @@ def main() -> None:
     for library in LIBRARIES:
         importlib.import_module(library)
     for package in given.packages:
-        passed, seconds, times = run_tests(tests, in_order(tests, package, "", {}), given.source.resolve())
+        passed, seconds, times = run_tests(tests, package, given.source.resolve(), Order("", {}))
         assert passed, f"the tests of {package} fail without any change"
         noticed = 0
         for seed in range(given.mutants):
             with tempfile.TemporaryDirectory() as folder:
                 what = mutant(given.source, package, seed, Path(folder) / "src")
-                files = in_order(tests, package, what.partition(":")[0], times)
-                survived, used, _ = run_tests(tests, files, Path(folder) / "src", 5 * seconds + 20)
+                order = Order(what.partition(":")[0], times)
+                survived, used, _ = run_tests(tests, package, Path(folder) / "src", order, 5 * seconds + 20)
             noticed += not survived
             print(f"  {'survives' if survived else 'noticed'}: seed {seed}, {used:.0f} s: {what}", flush=True)
         print(

@@ -55,8 +55,3 @@ def test_what_is_stored_is_small_and_of_no_machine(path: Path) -> None:
         assert len(base64.b64decode("".join(each.get("data", {}).get("image/png", "")))) <= LARGEST_PICTURE
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1)), "run from top to bottom"
-
-
-def test_every_notebook_is_a_page() -> None:
-    pages = re.findall(r"notebooks/([\w-]+)\.md", (FOLDER.parents[1] / "mkdocs.yml").read_text(encoding="utf-8"))
-    assert sorted(pages) == [path.stem for path in NOTEBOOKS]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import EITHER, OURO, Case, Place, call, measure
+from harness import EITHER, OURO, Case, Place, call, measure, shown
 
 WRONG: dict[str, Any] = {"an object": object(), "a complex": 1j, "a set of NaN": {math.nan}, "nested": [[[0]]]}
 NUMBERS: dict[str, Any] = {"-1": -1, "1.5": 1.5, "nan": math.nan, "10**30": 10**30, "text": "x y", "a list": [1]}
@@ -86,11 +87,14 @@ def _config() -> Iterator[Case]:
     """config.json of a checkpoint: more fields than are declared are allowed, and null is a field's default."""
     import loopscope as ls
     from loopscope.models.families.ouro import OuroConfig
+    from loopscope.models.registry import EMBEDDED
 
-    def load(place: Place, config: dict[str, Any]) -> Any:
+    def load(place: Place, config: dict[str, Any], size: int = 0, **more: Any) -> Any:
         folder = place.copy("model")
         (folder / "config.json").write_text(json.dumps(config))
-        return ls.load_model(folder)
+        if size:
+            os.truncate(folder / "config.json", size)
+        return ls.load_model(folder, **more)
 
     free = ("eos_token_id", "early_exit_threshold", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters")
     for what, name, value, wanted in spoiled_fields(OuroConfig, kept=("inside",)):
@@ -101,9 +105,20 @@ def _config() -> Iterator[Case]:
         {"model_type": ["ouro"], "architectures": 5}, {"model_type": None, "architectures": {"a": 1}},
         {"hidden_size": 32}, {"vocab_size": 300}, {"num_hidden_layers": 1_000_000}, {"num_attention_heads": 3},
         {"head_dim": 7}, {"hidden_act": "swish9"}, {"rope_scaling": {"type": "nothing", "factor": 2.0}},
+        {"rope_scaling": {"rope_type": "linear", "factor": math.nan}}, {"rope_theta": 10**400}, {"vocab_size": 10**15},
+        {"architectures": ["x" * 5000], "model_type": None},
     ]  # fmt: skip
     for changes in by_hand:
-        yield call(f"config.json: {changes}", lambda p, c=OURO | changes: load(p, c))
+        yield call(f"config.json: {shown(changes)}", lambda p, c=OURO | changes: load(p, c))
+    yield call("config.json of a gigabyte", lambda p: load(p, OURO, 1 << 30))
+    absurd: list[dict[str, Any]] = [{"vocab_size": 2**31 - 1, "hidden_size": 2**20}, {"num_hidden_layers": 10**8}]
+    for changes in absurd:
+        config = OURO | changes
+        yield call(f"random weights: {changes}", lambda p, c=config: load(p, c, model_args={"random_weights": True}))
+    huginn = json.loads((EMBEDDED / "toy-huginn" / "config.json").read_text())
+    drawn: list[dict[str, Any]] = [{"std": math.inf, "embed_scale": 1.0}, {"std": 0.1, "embed_scale": 1e300}]
+    for changes in (*({"init_values": values} for values in drawn), {"mean_recurrence": 10**18}):
+        yield call(f"config.json of toy-huginn: {changes}", lambda p, c=huginn | changes: load(p, c))
 
 
 def _manifest() -> Iterator[Case]:

@@ -20,6 +20,7 @@ from harness import (
     Outcome,
     Place,
     call,
+    case,
     command,
     measuring,
     model_of,
@@ -31,27 +32,18 @@ from harness import (
 DEEP = 100_000
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 CONTENTS: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda b: b"",
-    "NUL bytes": lambda b: bytes(len(b)),
-    "not UTF-8": lambda b: b"\xff\xfe" + b,
-    "UTF-16": lambda b: b.decode("latin-1").encode("utf-16"),
-    "cut in half": lambda b: b[: len(b) // 2],
-    "cut at the end": lambda b: b[:-3],
-    "deep": lambda b: b'{"a": ' * DEEP + b"[" * DEEP,
-    "a list": lambda b: b"[]",
-    "null": lambda b: b"null",
-    "an empty object": lambda b: b"{}",
+    "empty": lambda b: b"", "NUL bytes": lambda b: bytes(len(b)), "not UTF-8": lambda b: b"\xff\xfe" + b,
+    "UTF-16": lambda b: b.decode("latin-1").encode("utf-16"), "cut in half": lambda b: b[: len(b) // 2],
+    "cut at the end": lambda b: b[:-3], "deep": lambda b: b'{"a": ' * DEEP + b"[" * DEEP, "a list": lambda b: b"[]",
+    "null": lambda b: b"null", "an empty object": lambda b: b"{}", "a pickle": lambda b: b"\x80\x04\x95" + b"x" * 100,
     "a number of 5,000 digits": lambda b: b'{"a": ' + b"1" * 5000 + b"}",
-    "a pickle": lambda b: b"\x80\x04\x95" + b"x" * 100,
     "a page of errors": lambda b: b"<!DOCTYPE html><html>error</html>\n" * 10,
-}
+}  # fmt: skip
 PLACES: dict[str, Callable[[Path], object]] = {
-    "missing": lambda path: None,
-    "a folder": Path.mkdir,
-    "a FIFO": os.mkfifo,
+    "missing": lambda path: None, "a folder": Path.mkdir, "a FIFO": os.mkfifo,
     "a link to itself": lambda path: path.symlink_to(path),
     "a link to an endless device": lambda path: path.symlink_to("/dev/zero"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -142,13 +134,10 @@ def parquet(place: Place) -> Path:
 
 def cases() -> Iterator[Case]:
     for slot in slots():
-        for name, change in CONTENTS.items():
+        for name in (*CONTENTS, *PLACES):
             wanted = EITHER if name in slot.either else ("line",)
-            yield Case(f"{slot.name}: {name}", lambda p, s=slot, c=change: filled(p, s, c), wanted)
-        for name, make in PLACES.items():
-            wanted = EITHER if name in slot.either else ("line",)
-            yield Case(f"{slot.name}: {name}", lambda p, s=slot, m=make: replaced(p, s, m), wanted)
-        yield Case(f"accepted: {slot.name}", lambda p, s=slot: s.read(p, s.make(p)), GOOD)
+            yield case(f"{slot.name}: {name}", lambda p, s=slot, n=name: spoiled(p, s, n), wanted)
+        yield case(slot.name, lambda p, s=slot: s.read(p, s.make(p)), GOOD)
     yield from _rows()
     yield from _templates()
     yield from _weights()
@@ -156,16 +145,14 @@ def cases() -> Iterator[Case]:
     yield from _logs()
 
 
-def filled(place: Place, slot: Slot, change: Callable[[bytes], bytes]) -> Outcome:
+def spoiled(place: Place, slot: Slot, name: str) -> Outcome:
+    """What comes of a file that holds something else, or is something else."""
     path = slot.make(place)
-    path.write_bytes(change(path.read_bytes()))
-    return slot.read(place, path)
-
-
-def replaced(place: Place, slot: Slot, make: Callable[[Path], object]) -> Outcome:
-    path = slot.make(place)
-    path.unlink()
-    make(path)
+    if name in CONTENTS:
+        path.write_bytes(CONTENTS[name](path.read_bytes()))
+    else:
+        path.unlink()
+        PLACES[name](path)
     return slot.read(place, path)
 
 
@@ -224,7 +211,7 @@ def _rows() -> Iterator[Case]:
     for number, content in enumerate(ROWS):
         yield asking(f"rows {number}: {shown(content)}", content)
     for number, content in enumerate(GOOD_ROWS):
-        yield asking(f"accepted: rows {number}: {shown(content)}", content, wanted=GOOD)
+        yield asking(f"rows {number}: {shown(content)}", content, wanted=GOOD)
     packed = gzip.compress(SOLUTIONS.encode())
     damaged = (packed[:-8] + b"\0" * 4 + packed[-4:], packed + b"rubbish")
     for file, data in (*(("my.jsonl.gz", data) for data in damaged), ("my.jsonl", packed), ("my.csv", SOLUTIONS)):
@@ -236,7 +223,7 @@ def _rows() -> Iterator[Case]:
         yield asking(f"rows: a line of 10 MB, --long {long}", ask(prompt="word " * 2_000_000), f"--long={long}")
     yield asking("rows: all too long and skipped", ask(prompt="word " * 5_000), "--long=skip")
     yield asking("rows: a solution too long to cut", ask(solution="word " * 5_000), "--long=truncate-left")
-    yield asking("accepted: rows: cut", ask(prompt="word " * 20_000), "--long=truncate-left", wanted=GOOD)
+    yield asking("rows: cut", ask(prompt="word " * 20_000), "--long=truncate-left", wanted=GOOD)
 
 
 def bomb(place: Place) -> Path:
@@ -283,10 +270,8 @@ def _templates() -> Iterator[Case]:
         yield asked(f"template {number}", SOLUTIONS, template)
     for line in OF_OPTIONS:
         yield asked(f"template: {line[:60]}", option(context="a" * 60 + "!"), CHOICE + line + "\n")
-    yield asked("accepted: template: braces", SOLUTIONS, SOLUTION.replace("Q:", "{{Q}}:"), GOOD)
-    yield asked(
-        "accepted: template: letters", OPTIONS, CHOICE + 'option = "{letter}"\nchoice = "{letter}) {option}"\n', GOOD
-    )
+    yield asked("template: braces", SOLUTIONS, SOLUTION.replace("Q:", "{{Q}}:"), GOOD)
+    yield asked("template: letters", OPTIONS, CHOICE + 'option = "{letter}"\nchoice = "{letter}) {option}"\n', GOOD)
     for chat in CHATS:
         model = partial(lambda text, p: f"--model={with_file(p, 'chat_template.jinja', lambda _: text)}", chat.encode())
         yield command(f"chat template {shown(chat)}", *measuring(), model, "--apply-chat-template")
@@ -299,67 +284,72 @@ def with_file(place: Place, file: str, change: Callable[[bytes], bytes]) -> Path
     return path.parent
 
 
-def header(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """A safetensors file as header and buffer."""
-    length = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + length]), data[8 + length :]
-
-
-def joined(table: Any, buffer: bytes) -> bytes:
-    text = table if isinstance(table, bytes) else json.dumps(table).encode()
-    return len(text).to_bytes(8, "little") + text + buffer
-
-
-def twice(data: bytes, changes: dict[str, Any], last: bool = False) -> bytes:
-    """The header with its first tensor described twice, once with changes: before the true one, or after it."""
-    table = header(data)[0]
-    name = next(name for name in table if name != "__metadata__")
-    other, whole = json.dumps({name: table[name] | changes})[1:-1], json.dumps(table)[1:-1]
-    return (f"{{{whole}, {other}}}" if last else f"{{{other}, {whole}}}").encode()
-
-
-def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
-    """A file whose header was changed and whose buffer was not."""
+def headed(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
+    """Weights under another header: the bytes that a function makes of it, or the entries that it changed."""
 
     def apply(data: bytes) -> bytes:
-        table, buffer = header(data)
-        change(table)
-        return joined(table, buffer)
+        end = 8 + int.from_bytes(data[:8], "little")
+        table = json.loads(data[8:end])
+        made = change(table)
+        text = made if isinstance(made, bytes) else json.dumps(table).encode()
+        return len(text).to_bytes(8, "little") + text + data[end:]
 
     return apply
 
 
+def first(table: dict[str, Any]) -> str:
+    """The name of the first tensor."""
+    return next(name for name in table if name != "__metadata__")
+
+
 def described(**fields: Any) -> Callable[[bytes], bytes]:
-    """A file in whose header the first tensor is described in another way."""
-    return edited(lambda table: next(entry for name, entry in table.items() if name != "__metadata__").update(fields))
+    """The first tensor described in another way."""
+    return headed(lambda table: table[first(table)].update(fields))
+
+
+def twice(last: bool = False, **changes: Any) -> Callable[[bytes], bytes]:
+    """The first tensor described once more, with changes: before the true description, or after it."""
+
+    def change(table: dict[str, Any]) -> bytes:
+        name = first(table)
+        pair = json.dumps({name: table[name] | changes})[1:-1], json.dumps(table)[1:-1]
+        return f"{{{', '.join(pair[::-1] if last else pair)}}}".encode()
+
+    return headed(change)
 
 
 def _weights() -> Iterator[Case]:
     import loopscope as ls
+
+    def as_text(table: dict[str, Any]) -> str:
+        return json.dumps(table)
 
     extra = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
     edits: dict[str, Callable[[bytes], bytes]] = {
         "a byte too many": lambda b: b + b"\0",
         "a header without end": lambda b: b"\xff" * 8 + b[8:],
         "a header of length 0": lambda b: bytes(8) + b[8:],
-        "a deep header": lambda b: joined(b'{"a": ' + b"[" * DEEP + b"]" * DEEP + b"}", b""),
-        "a byte-order mark": lambda b: joined(b"\xef\xbb\xbf" + json.dumps(header(b)[0]).encode(), header(b)[1]),
-        "a header in UTF-16": lambda b: joined(json.dumps(header(b)[0]).encode("utf-16"), header(b)[1]),
-        "no tensors": lambda b: joined({}, b""),
-        "a name for two places": lambda b: joined(twice(b, {"data_offsets": [4, 8]}, last=True), header(b)[1]),
-        "a tensor removed": edited(lambda table: table.pop(list(table)[-1])),
-        "a tensor too many": edited(lambda table: table.update(x=extra)),
+        "a deep header": headed(lambda table: b'{"a": ' + b"[" * DEEP + b"]" * DEEP + b"}"),
+        "a byte-order mark": headed(lambda table: b"\xef\xbb\xbf" + as_text(table).encode()),
+        "a header in UTF-16": headed(lambda table: as_text(table).encode("utf-16")),
+        "a name of a million characters": headed(lambda table: json.dumps({"x" * 10**6: table}).encode()),
+        "no tensors": headed(dict.clear),
+        "a name for two places": twice(last=True, data_offsets=[4, 8]),
+        "a tensor removed": headed(lambda table: table.pop(list(table)[-1])),
+        "a tensor too many": headed(lambda table: table.update({"x" * 5000: extra})),
+        "a tensor transposed": headed(lambda table: table["lm_head.weight"]["shape"].reverse()),
         **{f"dtype {dtype!r}": described(dtype=dtype) for dtype in ("F12", 5, "I32", "F8_E4M3")},
         **{f"shape {shape!r}": described(shape=shape) for shape in ("16", [1.5], [-1, 16], [2**40, 2**40], None)},
         **{f"offsets {at!r}": described(data_offsets=at) for at in ("0-16", [64, 0], [-64, 0], [10**12, 10**12 + 64])},
     }
-    for name, change in edits.items():
-        yield call(f"weights: {name}", lambda p, c=change: ls.load_model(with_file(p, WEIGHTS, c)))
-    without = edited(lambda table: table.pop("__metadata__"))
-    yield call("accepted: weights: no metadata", lambda p: ls.load_model(with_file(p, WEIGHTS, without)), GOOD)
-    for what, change in {"a name twice": {}, "a name twice, the last counts": {"shape": [7]}}.items():
-        doubled = partial(lambda change, b: joined(twice(b, change), header(b)[1]), change)
-        yield call(f"accepted: weights: {what}", lambda p, c=doubled: ls.load_model(with_file(p, WEIGHTS, c)), GOOD)
+    good = {
+        "no metadata": headed(lambda table: table.pop("__metadata__")),
+        "a name twice": twice(),
+        "a name twice, the last counts": twice(shape=[7]),
+    }
+    for several, wanted in ((edits, ("line",)), (good, GOOD)):
+        for name, change in several.items():
+            yield call(f"weights: {name}", lambda p, c=change: ls.load_model(with_file(p, WEIGHTS, c)), wanted)
 
     def linked(place: Place) -> Any:
         """As the hub's cache lays a checkpoint out."""
@@ -368,7 +358,7 @@ def _weights() -> Iterator[Case]:
         (folder / WEIGHTS).symlink_to(blob)
         return ls.load_model(folder)
 
-    yield call("accepted: weights: a link to another folder", linked, GOOD)
+    yield call("weights: a link to another folder", linked, GOOD)
 
     def renamed(place: Place, to: str, index: Any) -> Any:
         folder = place.copy("model")
@@ -392,6 +382,13 @@ def _tokenizers() -> Iterator[Case]:
     plain = dict.fromkeys(("normalizer", "pre_tokenizer", "post_processor", "decoder")) | {"added_tokens": []}
     for name, fields, wanted in (
         ("an unknown model", {"model": {"type": "Nothing"}}, ("line",)),
+        ("a token id beyond 32 bits", {**plain, "model": {**words, "vocab": {"?": 99999999999}}}, ("line",)),
+        ("a token id beyond the vocabulary", {**plain, "model": {**words, "vocab": {"?": 2**32 - 1}}}, ("line",)),
+        (
+            "merges of unknown tokens",
+            {**plain, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["b c"]}},
+            ("line",),
+        ),
         ("no words", {**plain, "model": {**words, "vocab": {}}}, ("line",)),
         ("no unknown word", {**plain, "model": words}, ("line",)),
         ("a pattern of repeats", {"pre_tokenizer": {**split, "pattern": {"Regex": "(a+)+$|(\\w+)*!"}}}, EITHER),

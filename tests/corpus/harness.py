@@ -97,22 +97,26 @@ GOOD, EITHER = ("accepted",), ("line", "accepted")
 Argument = str | Callable[[Place], Any]
 
 
+def case(name: str, act: Callable[[Place], Outcome], wanted: tuple[str, ...] = ("line",)) -> Case:
+    """A case, whose name says where it must be accepted."""
+    return Case(f"accepted: {name}" if wanted == GOOD else name, act, wanted)
+
+
 def command(
     name: str, *arguments: Argument, wanted: tuple[str, ...] = ("line",), env: Mapping[str, str] | None = None
 ) -> Case:
     """A command line; arguments that depend on the place are functions of it."""
 
     def act(place: Place) -> Outcome:
-        words = [argument if isinstance(argument, str) else str(argument(place)) for argument in arguments]
         os.environ.update(env or {})  # the worker puts it back
-        return run_command(words)
+        return run_command([given if isinstance(given, str) else str(given(place)) for given in arguments])
 
-    return Case(name, act, wanted)
+    return case(name, act, wanted)
 
 
 def call(name: str, function: Callable[[Place], Any], wanted: tuple[str, ...] = ("line",)) -> Case:
     """A call in Python."""
-    return Case(name, lambda place: run_call(lambda: function(place)), wanted)
+    return case(name, lambda place: run_call(lambda: function(place)), wanted)
 
 
 def run_command(arguments: Sequence[str]) -> Outcome:
@@ -131,21 +135,18 @@ def run_command(arguments: Sequence[str]) -> Outcome:
         return Outcome("traceback", f"{type(error).__name__}: {error}"[:300])
     finally:
         sys.argv = before
-    err.flush()
     said = err.buffer.getvalue().decode()  # type: ignore[attr-defined]
-    return Outcome("accepted", said[:300]) if code in (0, None) else judge_refusal(code, said)
+    if code in (0, None):
+        return Outcome("accepted", said[:300])
+    return refusal(said) if code == 2 and said.startswith("loopscope: ") else Outcome(f"exit code {code}", said[-600:])
 
 
-def judge_refusal(code: object, said: str) -> Outcome:
-    """Exit code 2 and one line of ours on stderr, or what it is instead."""
-    lines = said.splitlines()
-    if code == 2 and said.startswith("loopscope: ") and " failed: " in lines[0]:
-        return Outcome("user code failed", lines[0])  # its own frames follow
-    if "Traceback (most recent call last)" in said:
-        return Outcome("traceback", said[-300:])
-    if code != 2 or len(lines) != 1 or not lines[0].startswith("loopscope: "):
-        return Outcome(f"exit code {code}, {len(lines)} lines", said[:600])
-    return Outcome("line", lines[0])
+def refusal(text: str) -> Outcome:
+    """What a message is: one line, or the line of the user's own code, whose frames follow, or neither."""
+    first, *more = text.splitlines() or [""]
+    if " failed: " in first:
+        return Outcome("user code failed", first)
+    return Outcome("line", first) if first.strip() and not more else Outcome("not one line", text[-600:])
 
 
 def run_call(function: Callable[[], Any]) -> Outcome:
@@ -156,10 +157,7 @@ def run_call(function: Callable[[], Any]) -> Outcome:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             function()
     except LoopscopeError as error:
-        text = str(error)
-        if " failed: " in text.partition("\n")[0]:
-            return Outcome("user code failed", text)
-        return Outcome("line", text) if text.strip() and "\n" not in text else Outcome("not one line", text[:600])
+        return refusal(str(error))
     except BaseException as error:
         return Outcome("traceback", f"{type(error).__name__}: {error}"[:300])
     return Outcome("accepted")

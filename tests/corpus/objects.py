@@ -65,7 +65,7 @@ def _mathematics() -> Iterator[Case]:
             yield from refused(function, name, bad)
         targets = [None, "x", [0], [0, 1, 2], [0, 3], [-1, 0], [0.0, 1.0], [[0, 1]], [], [0, 10**30]]
         yield from refused(function, "targets", targets)
-        yield call(f"accepted: {function.__name__}", lambda p, f=function: f(), GOOD)
+        yield call(f"{function.__name__}", lambda p, f=function: f(), GOOD)
     yield from refused(affine, "examples", [[0], [0.0, 1.0], [[0, 1]], [0, 2], [-1, 0]])
     yield from refused(affine, "impl", ["nothing", 5])
     yield from refused(affine, "alpha", [2.0, -0.1, math.nan, math.inf, "x", None, [], [[0.5]]])
@@ -100,7 +100,7 @@ def _tasks() -> Iterator[Case]:
     for several, wanted in ((TASKS, ("line",)), (GOOD_TASKS, GOOD)):
         for number, (method, given, named) in enumerate(several):
             made = partial(measured, method, given, named)
-            yield call(f"{'accepted: ' * (wanted is GOOD)}Task.{method} {number}: {named}", made, wanted)
+            yield call(f"Task.{method} {number}: {named}", made, wanted)
 
 
 def measured(method: str, given: tuple[Any, ...], named: dict[str, Any], place: Place) -> Any:
@@ -178,6 +178,6 @@ def _opened() -> Iterator[Case]:
         yield call(f"figure.save({name!r})", lambda p, n=name: ls.Run(p.run).figure("direction-progress").save(n))
     for output in (None, 5, ".", "", "a\0.html"):
         yield call(f"write_report(output={output!r})", lambda p, o=output: write_report([p.run], o))
-    yield call("accepted: rows of a file", lambda p: measure(p, tasks=[f"mine={p.file('my.jsonl', OPTIONS)}"]), GOOD)
-    yield call("accepted: a figure", lambda p: ls.Run(p.run).figure("direction-progress").save("x.png"), GOOD)
-    yield call("accepted: a report", lambda p: write_report([p.run], p.here / "r.html", Bootstrap(resamples=1)), GOOD)
+    yield call("rows of a file", lambda p: measure(p, tasks=[f"mine={p.file('my.jsonl', OPTIONS)}"]), GOOD)
+    yield call("a figure", lambda p: ls.Run(p.run).figure("direction-progress").save("x.png"), GOOD)
+    yield call("a report", lambda p: write_report([p.run], p.here / "r.html", Bootstrap(resamples=1)), GOOD)

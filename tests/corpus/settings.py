@@ -91,7 +91,7 @@ def cases() -> Iterator[Case]:
         yield command(f"{variable}", *measuring(**{name: None}), model_of, env=variable)
     yield command("LOOPSCOPE_CONFIG of nothing", *measuring(), model_of, env={"LOOPSCOPE_CONFIG": "nothing.yaml"})
     yield command(
-        "accepted: variables", *measuring(limit=None), model_of, wanted=GOOD,
+        "variables", *measuring(limit=None), model_of, wanted=GOOD,
         env={"LOOPSCOPE_LIMIT": "1", "LOOPSCOPE_TOKENS": "1"},
     )  # fmt: skip
     yield from _yaml()
@@ -100,7 +100,7 @@ def cases() -> Iterator[Case]:
 
 
 def _setting(name: str, value: Any, wanted: tuple[str, ...]) -> Case:
-    title = f"{'accepted: ' * (wanted is GOOD)}{name}={shown(value)}"
+    title = f"{name}={shown(value)}"
     more: dict[str, Any] = WITH.get(name, {})
     if name == "depths":
         more = {"transitions": None if isinstance(value, str) else []}
@@ -118,7 +118,7 @@ def _yaml() -> Iterator[Case]:
         for text in texts:
             left_out = {flag: None for flag in ("transitions", "limit", "level", "tasks") if f"{flag}:" in str(text)}
             yield command(
-                f"{'accepted: ' * (wanted is GOOD)}--config of {shown(text)}", *measuring(**left_out), model_of,
+                f"--config of {shown(text)}", *measuring(**left_out), model_of,
                 lambda p, text=text: f"--config={p.file('flags.yaml', text)}", wanted=wanted,
             )  # fmt: skip
 
@@ -136,7 +136,7 @@ def _together() -> Iterator[Case]:
     yield command("measure without tasks", *measuring(tasks=None), model_of)
     yield command("measure without a model", *measuring())
     yield call("measure(nothing=1)", lambda p: measure(p, nothing=1))
-    yield command("accepted: --batch_size", *measuring(), model_of, "--batch_size=2", wanted=GOOD)
+    yield command("--batch_size", *measuring(), model_of, "--batch_size=2", wanted=GOOD)
 
 
 COMMANDS = [
@@ -168,7 +168,7 @@ def _commands() -> Iterator[Case]:
     for several, wanted in ((COMMANDS, ("line",)), (GOOD_COMMANDS, GOOD)):
         for number, line in enumerate(several):
             words = [lambda p, word=word: word.replace("RUN", str(p.run)) for word in line.split(" ")]
-            yield command(f"{'accepted: ' * (wanted is GOOD)}loopscope {number} {shown(line)}", *words, wanted=wanted)
+            yield command(f"loopscope {number} {shown(line)}", *words, wanted=wanted)
     more = {"figures": ["--output=out"], "report": ["--output=r.html"], "diff": [lambda p: p.run], "push": ["a/b"]}
     runs: dict[str, Any] = {"nothing": "nothing", "''": "", "a long name": LONG, "a folder": lambda p: p.here,
                             "a file": lambda p: p.file("f", "x"), "a checkpoint": lambda p: p.model}  # fmt: skip

@@ -1,7 +1,7 @@
 """Whatever a user gives, wrong or unusual: one clear line, or the result; never a traceback, a hang, or memory.
 
-The cases are in the modules beside this one and run in a worker process of their own (`worker.py`), which ends itself
-where a case takes too long. A few commands run as processes of their own.
+The cases are in the modules in this folder and run in a worker process (`worker.py`), which ends itself where a case
+takes too long.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Made-up runs with known answers: every path is the cubic φ(α) = Aα + Qα² + Rα³, so all columns have closed forms."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,13 +162,19 @@ def token_counts(task: Task, rows: np.ndarray) -> np.ndarray:
     return np.bincount(first["row"], minlength=len(task))[rows]
 
 
-def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def by_update(
+    described: Manifest, task: Task, rows: np.ndarray, make: Callable[[Paths, int], dict[str, Any]]
+) -> dict[str, Any]:
     """The columns of all updates, one after the other."""
+    parts = []
+    for transition in described.transitions:
+        about = {**identity(task, rows), "transition": np.full(len(rows), transition)}
+        parts.append(about | make(task.paths[transition].some(rows), transition))
     return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def questions(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
-    return together([question_columns(described, task, transition, rows) for transition in described.transitions])
+    return by_update(described, task, rows, lambda paths, t: question_columns(described, task, paths, t, rows))
 
 
 def concatenate(values: list[Any]) -> Any:
@@ -177,16 +184,14 @@ def concatenate(values: list[Any]) -> Any:
     return np.ma.concatenate(values) if any(np.ma.isMaskedArray(value) for value in values) else np.concatenate(values)
 
 
-def question_columns(described: Manifest, task: Task, transition: int, rows: np.ndarray) -> dict[str, Any]:
-    paths = task.paths[transition].some(rows)
-    gain = paths.value(1.0)
-    alpha = predicted_scale(paths.A, paths.Q)
+def question_columns(
+    described: Manifest, task: Task, paths: Paths, transition: int, rows: np.ndarray
+) -> dict[str, Any]:
+    gain, alpha = paths.value(1.0), predicted_scale(paths.A, paths.Q)
     before = utilities(described, task)[rows, described.depths.index(transition)]
     columns: dict[str, Any] = {
-        **identity(task, rows),
-        **{"source_row": rows, "transition": np.full(len(rows), transition)},
-        **{"utility_before": before, "utility_after": before + gain, "gain": gain, "slope": paths.A},
-        **{"quadratic": paths.Q, "outcome": classify(paths.A, gain), "quadratic_scale": alpha},
+        **{"source_row": rows, "utility_before": before, "utility_after": before + gain, "gain": gain},
+        **{"slope": paths.A, "quadratic": paths.Q, "outcome": classify(paths.A, gain), "quadratic_scale": alpha},
     }
     if described.level in ("grid", "full"):
         columns |= grid_columns(described, paths, alpha, rows)
@@ -272,7 +277,7 @@ def depths(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     utility = utilities(described, task)[rows]
     width = len(described.depths)
     columns: dict[str, Any] = {
-        **{"row": np.repeat(rows, width), "source_row": np.repeat(rows, width)},
+        "row": np.repeat(rows, width),
         "example_id": [name for name in identity(task, rows)["example_id"] for _ in range(width)],
         **{"depth": np.tile(described.depths, len(rows)), "utility": utility.ravel()},
     }
@@ -287,77 +292,56 @@ def tokens(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     parts = []
     for transition in described.transitions:
         given = {name: np.asarray(values) for name, values in task.tokens[transition].items()}
-        keep = np.isin(given["row"], rows)
-        given = {name: values[keep] for name, values in given.items()}
-        order = np.argsort(given["row"], kind="stable")
-        given = {name: values[order] for name, values in given.items()}
+        chosen = np.argsort(given["row"], kind="stable")
+        chosen = chosen[np.isin(given["row"][chosen], rows)]
+        given = {name: values[chosen] for name, values in given.items()}
         index = np.concatenate([np.arange(count) for count in np.bincount(given["row"])[rows]])
-        size = len(index)
-        slope, quadratic = given["slope"], given["quadratic"]
-        parts.append(
-            {
-                "example_id": [f"{task.name}-{row:05d}" for row in given["row"]],
-                **{"transition": np.full(size, transition), "option": np.zeros(size, int), "token": index},
-                **{"position": index + 9, "token_id": np.zeros(size, int), "utility_before": np.full(size, -1.0)},
-                **{"outcome": classify(slope, given["gain"]), "quadratic_scale": predicted_scale(slope, quadratic)},
-                **given,
-                **exits(given, transition),
-            }
-        )
-    return together(parts)
-
-
-def exits(given: dict[str, np.ndarray], transition: int) -> dict[str, np.ndarray]:
-    """Exit depths by which the policy takes the update at just the tokens that `continues` names."""
-    if "continues" not in given or "exit_depth" in given:
-        return {}
-    depth = transition + given["continues"].astype(int)
-    return {"exit_depth": depth, "exit_depth_fp64": depth}
+        size, slope, quadratic = len(index), given["slope"], given["quadratic"]
+        if "continues" in given and "exit_depth" not in given:  # exits at just the tokens that it names
+            given |= dict.fromkeys(("exit_depth", "exit_depth_fp64"), transition + given["continues"].astype(int))
+        columns: dict[str, Any] = {
+            **{"transition": np.full(size, transition), "option": np.zeros(size, int), "token": index},
+            **{"position": index + 9, "token_id": np.zeros(size, int), "utility_before": np.full(size, -1.0)},
+            **{"outcome": classify(slope, given["gain"]), "quadratic_scale": predicted_scale(slope, quadratic)},
+        }
+        parts.append(columns | given)
+    return {name: concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def stored_paths(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     nodes = np.linspace(0, 1, PATH_NODES)
-    parts = []
-    for transition in described.transitions:
-        paths = task.paths[transition].some(rows)
+
+    def make(paths: Paths, transition: int) -> dict[str, Any]:
         slopes, curvatures = ([each(alpha) for alpha in nodes] for each in (paths.slope, paths.curvature))
-        parts.append(
-            {
-                **identity(task, rows),
-                **{"transition": np.full(len(rows), transition), "gain": paths.on(nodes)},
-                **{"slope": np.stack(slopes, axis=1), "curvature": np.stack(curvatures, axis=1)},
-                "third": np.repeat(6 * paths.R[:, None], PATH_NODES, axis=1),
-            }
-        )
-    return together(parts)
+        third = np.repeat(6 * paths.R[:, None], PATH_NODES, axis=1)
+        made = {"gain": paths.on(nodes), "slope": np.stack(slopes, axis=1), "third": third}
+        return made | {"curvature": np.stack(curvatures, axis=1)}
+
+    return by_update(described, task, rows, make)
 
 
 def certificates(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:
     """Enclosures of width 2e-12 around the made-up numbers; the last outcome of every update is left open."""
-    parts = []
-    for transition, whole in sorted(task.paths.items()):
-        paths = whole.some(rows)
-        gain, quarter = paths.value(1.0), paths.value(0.25)
+
+    def make(paths: Paths, transition: int) -> dict[str, Any]:
+        gain, quarter, alpha = paths.value(1.0), paths.value(0.25), predicted_scale(paths.A, paths.Q)
         outcome, still_open = classify(paths.A, gain), rows == len(task) - 1
         known = {
-            "utility": -np.ones(len(rows)), "slope": paths.A, "quadratic": paths.Q, "C": np.abs(paths.R),
-            "gain": gain, "quarter_gain": quarter, "predicted_gain": paths.value(predicted_scale(paths.A, paths.Q)),
-        }  # fmt: skip
-        columns: dict[str, Any] = {**identity(task, rows), "transition": np.full(len(rows), transition)}
-        for name, values in known.items():
-            columns[name] = np.stack([values - 1e-12, values + 1e-12], axis=1)
+            **{"utility": -np.ones(len(rows)), "slope": paths.A, "quadratic": paths.Q, "C": np.abs(paths.R)},
+            **{"gain": gain, "quarter_gain": quarter, "predicted_gain": paths.value(alpha)},
+        }
         failed = (outcome == 3) & ~still_open
-        columns |= {
+        return {
+            **{name: np.stack([values - 1e-12, values + 1e-12], axis=1) for name, values in known.items()},
             "outcome": np.ma.masked_array(outcome, mask=still_open),
             "prediction_sign": np.sign(paths.A + paths.Q).astype(np.int8),
             "recovered": np.ma.masked_array(quarter > 0, mask=~failed),
             "arithmetic": np.where(still_open, "open", "fp64").tolist(),
-            "predicted_scale": predicted_scale(paths.A, paths.Q),
             "safe_scale": np.ma.masked_array(np.full(len(rows), 0.5), mask=paths.A <= 0),
-            "regret_high": np.abs(paths.R),
+            **{"predicted_scale": alpha, "regret_high": np.abs(paths.R)},
         }
-        parts.append(columns)
-    return together(parts)
+
+    return by_update(described, task, rows, make)
 
 
 def trace(described: Manifest, task: Task, rows: np.ndarray) -> dict[str, Any]:

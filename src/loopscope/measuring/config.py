@@ -480,7 +480,11 @@ class MeasureConfig(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         ends = {end for t in self.transitions for end in ends_of(t)}
-        batch = self.batch if "batch" in self.model_fields_set else BatchPolicy.parse(self.batch_size or "auto")
+        batch = (
+            self.batch
+            if "batch" in self.model_fields_set
+            else BatchPolicy.parse("auto" if self.batch_size is None else self.batch_size)
+        )
         names = (name for name in (self.model, *self.model_args.values()) if isinstance(name, str | PathLike))
         steps = (self.training_step, *(step_in(fspath(name)) for name in names))
         device = self.device

@@ -65,8 +65,11 @@ RC: Any = {
     **{"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.1, "path.simplify": True},
     **{"legend.fontsize": 7, "legend.frameon": False, "legend.handlelength": 1.4},
 }
-# What embeds fonts and gives the same bytes again.
-SOUND: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "loopscope"}
+# What embeds fonts and gives the same bytes again; names are drawn as they stand, and LaTeX need not be there.
+SOUND: Any = {
+    **{"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "loopscope"},
+    **{"text.usetex": False},
+}
 _NO_DATE: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": "loopscope"},
     "svg": {"Date": None, "Creator": "loopscope"},

@@ -202,12 +202,13 @@ def depth_curves(sweeps: tuple[DepthSweep, ...], bootstrap: Bootstrap) -> figure
         }
         for curve in every
     ]
-    rows = -(-len(panels) // 3)
-    return figures.Picture(0.5 + 1.75 * rows, lambda figure: _curves(figure, panels, rows), {"panels": described})
+    columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
+    shape = -(-len(panels) // columns), columns
+    return figures.Picture(0.5 + 1.75 * shape[0], lambda figure: _curves(figure, panels, shape), {"panels": described})
 
 
-def _curves(figure: Figure, panels: dict[str, list[Curve]], rows: int) -> None:
-    grid = figure.subplots(rows, min(3, len(panels)), squeeze=False)
+def _curves(figure: Figure, panels: dict[str, list[Curve]], shape: tuple[int, int]) -> None:
+    grid = figure.subplots(*shape, squeeze=False)
     models = dict.fromkeys(curve.sweep.condition.model_title for curves in panels.values() for curve in curves)
     looks = {model: figures.series(place) for place, model in enumerate(models)}
     for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
