@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -23,6 +26,7 @@ from loopscope.measuring.run import prepare, run_pending, tasks_first
 from loopscope.measuring.worker import LocalEngine
 from loopscope.models.batch import Batch
 from loopscope.models.layers.attention import runs_unpadded
+from loopscope.models.layers.blocks import add_branch, gated_silu_joined
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk
 from loopscope.readout import affine_path_from_states
@@ -116,15 +120,19 @@ def layer_rows(device: torch.device, quick: bool) -> list[Row]:
             for batch in batches:
                 Walk.of(model, batch, 5).to(5)
 
-    def without(part: str) -> Call:
+    def without(name: str, plain: Callable[..., Any]) -> Call:
         def call() -> None:
-            with patch(f"loopscope.models.layers.{part}.takes_kernel", lambda *_: False):
+            with patch(f"loopscope.models.layers.{name}", plain):
                 forward()
 
         return call
 
-    parts = {"norms and sums": "residual", "gated activations": "linear", "rotations": "rope"}
-    calls = {OURS: forward} | {f"without that of {what}": without(part) for what, part in parts.items()}
+    parts = {
+        "norms and sums": without("blocks.add_branch", partial(add_branch, impl="reference")),
+        "gated activations": without("blocks.gated_silu_joined", partial(gated_silu_joined, impl="reference")),
+        "rotations": without("positions.takes_kernel", lambda *_: False),
+    }
+    calls = {OURS: forward} | {f"without that of {what}": call for what, call in parts.items()}
     size = {"questions": len(task), "batches": len(batches)}
     return [Row("layers", f"Forward passes of {model.name}", size, race(device, calls, 1 if quick else 3))]
 

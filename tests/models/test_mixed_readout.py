@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopscope.kernels import split_product
+from loopscope.kernels import product as split_product
 from loopscope.kernels.choice import chosen, implementation, is_differentiating
 from loopscope.models.layers.blocks import Linear
 from loopscope.readout.general.core import Series

@@ -265,14 +265,14 @@ class LoopedModule(nn.Module):
 
         For the `readout` of a model of your own: one set of modules per model. Where `mixes` says that they multiply
         by `layers.blocks.linear` alone, matrices stored in BF16 stay so for a float32
-        readout on devices that take such products apart (`kernels.split_product`); everything else is cast.
+        readout on devices that take such products apart (`kernels.product`); everything else is cast.
         """
         parameters = list(modules.parameters())
         if dtype is None or all(parameter.dtype == dtype for parameter in parameters):
             return modules
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters):
             return _copy_in(modules, dtype, keep_graph=True)
-        from loopscope.kernels.split_product import splits_apply  # loads Triton
+        from loopscope.kernels.product import splits_apply  # loads Triton
 
         stamp = [(weight.data_ptr(), None if weight.is_inference() else weight._version) for weight in parameters]
         mixed = mixes and dtype == torch.float32 and splits_apply(parameters[0].device)
@@ -286,7 +286,7 @@ class LoopedModule(nn.Module):
 
     def forget_casts(self) -> None:
         """Drops what `in_dtype` kept: weights may change in ways that leave no trace (`weight.data`, CUDA graphs)."""
-        from loopscope.kernels.split_product import forget_halves  # loads Triton
+        from loopscope.kernels.product import forget_halves  # loads Triton
 
         self._casts.clear()
         forget_halves(self.parameters())

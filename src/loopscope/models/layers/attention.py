@@ -9,7 +9,7 @@ summed in float64.
 
 Sequences that stand in one row without padding (`Batch.parts`) attend part by part: on a GPU in 16 bits by torch's
 kernel for sequences of any lengths, which aligns a part's last position with its last key. A part whose keys are
-elsewhere in the row, such as what it shares with others, goes to `shared_attention`; without Triton it has them
+elsewhere in the row, such as what it shares with others, goes to `kernels.layers`; without Triton it has them
 gathered first.
 
 Shapes: B rows, S query positions, T key positions, N positions read, H heads, K key-value heads, P head width.
@@ -207,7 +207,7 @@ def takes_varlen(q: Tensor) -> bool:
 
 
 def takes_shared(q: Tensor, parts: Parts) -> bool:
-    """Whether `shared_attention` takes such queries, [..., P]: where something is shared, and Triton works."""
+    """Whether `attend_shared` takes such queries, [..., P]: where something is shared, and Triton works."""
     return parts.places is not None and q.shape[-1] <= _WIDEST and takes_kernel(q)
 
 
@@ -230,7 +230,7 @@ def varlen_kernel() -> Callable[..., Tensor] | None:
 def _attend_by_kernel(q_NHP: Tensor, k_NKP: Tensor, v_NKP: Tensor, parts: Parts) -> Tensor:
     """The attended values of every position, [N, H, P]."""
     if takes_shared(q_NHP, parts):
-        from loopscope.kernels.shared_attention import attend_shared
+        from loopscope.kernels.layers import attend_shared
 
         return attend_shared(q_NHP, k_NKP, v_NKP, parts.rows, parts.shared, parts.own_N, parts.longest_row)
     kernel, width = varlen_kernel(), q_NHP.shape[-1]

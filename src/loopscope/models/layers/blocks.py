@@ -13,7 +13,7 @@ order.
 CPU libraries add up in another order when a product has only a few rows, and a looped model amplifies that from loop to
 loop: small products are therefore padded to 16 rows. oneDNN, which multiplies 16-bit matrices on a CPU, compiles a
 kernel of about 0.7 MB for every shape it meets: 16-bit products come in groups of a few fixed numbers of rows.
-A matrix may be stored in BF16 where the arithmetic is float32 (`kernels.split_product`).
+A matrix may be stored in BF16 where the arithmetic is float32 (`kernels.product`).
 
 `Fusing` modules join the matrices that read the same input into one, of which the named parameters become views: half
 the kernel launches, and a checkpoint still maps name by name. Unfused, every parameter is its own, as training needs.
@@ -70,7 +70,7 @@ def block_sizes(rows: int) -> list[int]:
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     # A tensor-like object of another kind brings its own rule for products, mixed ones too.
     if type(x) is Tensor and x.dtype != weight.dtype:
-        from loopscope.kernels.split_product import is_mixed, mixed_linear  # loads Triton
+        from loopscope.kernels.product import is_mixed, mixed_linear  # loads Triton
 
         if is_mixed(x, weight):
             return mixed_linear(x, weight, bias)

@@ -1,4 +1,4 @@
-"""The back end of a CUDA device: FP32 logits by the library's product, then one reduction over the vocabulary.
+"""The back end of a CUDA device: FP32 logits by one kernel, then one reduction over the vocabulary.
 
 FP32 logits of a few hundred tokens of every BF16 or FP16 state go into a scratch buffer, and one launch reduces all of
 it. Updates that follow one another multiply each state once. Any other logits are reduced to FP64 power sums, from
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,9 +19,10 @@ from torch import Tensor
 
 from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import launch
+from loopscope.kernels.product import WIDE, multiply
 from loopscope.readout.affine.moments import ORDER, MomentsBackend, Sums
-from loopscope.readout.affine.query import Query, scales_on, spacing, taken
-from loopscope.readout.affine.reduction import EXTRA, reduce_path, reduce_powers
+from loopscope.readout.affine.query import EXTRA, Query, scales_on, spacing, taken
+from loopscope.readout.affine.reduction import LOWEST, reduce_path, reduce_powers
 from loopscope.readout.affine.sources import HeadLogits, LogitBlock, LogitSource, StoredLogits, blocks
 
 SCRATCH = 400 << 20
@@ -32,7 +32,8 @@ MOST_SCALES = 33
 """Of the FP32 kernel: each has sums in registers."""
 
 _GRID = 65_535  # programs along the second axis of a launch
-_TILE = 512  # entries of a row: four for each of 128 threads
+_LANES, _STAGES = {True: 128, False: 512}, {True: 3, False: 1}
+"""Threads of a token that take four entries at a time, and tiles in work and under way, by whether scales are even."""
 _ENTRIES = 18 << 20  # of a block of FP64 logits
 _TERMS, _ROWS = 30, 6  # of power sums, and powers whose products the others are
 
@@ -69,9 +70,7 @@ class KernelBackend(MomentsBackend):
 
     def spread(self, query: Query, logits: LogitBlock) -> Tensor:
         """Read once where a search asks for it again and again."""
-        if not _is_search(query, logits):
-            return super().spread(query, logits)
-        return _start(query, logits).spread_T
+        return _start(query, logits)[2] if _is_search(query, logits) else super().spread(query, logits)
 
     def _sums(self, query: Query, logits: LogitBlock, scales_K: Tensor, spread_t: Tensor) -> Sums:
         """Of a search only those at new scales: tokens whose scale is 0 are not read again."""
@@ -85,15 +84,8 @@ class KernelBackend(MomentsBackend):
         return Sums(logits.z0.gather(1, entry), logits.v.gather(1, entry), powers.unbind())
 
 
-class _Start(NamedTuple):
-    """What a search over logits that stay asks for again and again: power sums at scale 0 and the range."""
-
-    entry: Tensor
-    powers: Tensor
-    spread_T: Tensor
-
-
-_starts: WeakKeyDictionary[LogitSource, _Start] = WeakKeyDictionary()
+_starts: WeakKeyDictionary[LogitSource, tuple[Tensor, Tensor, Tensor]] = WeakKeyDictionary()
+"""Of logits that stay: power sums at scale 0 and the range, which a search asks for again and again."""
 
 
 def _is_search(query: Query, logits: LogitBlock) -> bool:
@@ -101,12 +93,11 @@ def _is_search(query: Query, logits: LogitBlock) -> bool:
     return query.common is None and logits.z0.shape[0] == query.source.tokens
 
 
-def _start(query: Query, logits: LogitBlock) -> _Start:
-    found = _starts.get(query.source)
-    if found is None:
+def _start(query: Query, logits: LogitBlock) -> tuple[Tensor, Tensor, Tensor]:
+    if query.source not in _starts:
         powers = power_sums(*logits, torch.zeros(1, dtype=torch.float64, device=logits.z0.device), ORDER + 1)
-        _starts[query.source] = found = _Start(*powers, logits.v.amax(1) - logits.v.amin(1))
-    return found
+        _starts[query.source] = *powers, logits.v.amax(1) - logits.v.amin(1)
+    return _starts[query.source]
 
 
 def in_float32(query: Query) -> bool:
@@ -135,68 +126,30 @@ def can_follow(queries: Sequence[Query]) -> bool:
 def consecutive(queries: Sequence[Query]) -> list[Tensor]:
     """FP32 answers to the same query of updates that follow one another: each state is multiplied once."""
     sources = [query.source for query in queries if isinstance(query.source, HeadLogits)]
-    first = sources[0]
+    first, plan = sources[0], Plan.of(queries[0])
     states = [first.h_TD, *(source.h_plus_TD for source in sources)]
-    plan = Plan.of(queries[0])
-    most = min(_GRID, max(1, SCRATCH // (4 * len(states) * whole_tiles(first.vocabulary))))
-    rows = most // 128 * 128 or most  # whole tiles of the product
-    scratch = empty_logits(len(states) * min(rows, first.tokens), first.vocabulary, first.device)
+    rows = min(_GRID, max(1, SCRATCH // (4 * len(states) * first.vocabulary)), first.tokens)
+    rows = rows // 128 * 128 or rows  # whole tiles of the product
+    scratch = torch.empty(len(states) * rows, first.vocabulary, dtype=torch.float32, device=first.device)
     out = torch.empty(plan.slots, len(queries), first.tokens, dtype=torch.float64, device=first.device)
-    shares, measured = scratch, 0
     for some in blocks(first.tokens, rows):
-        here_StD = torch.stack([state[some] for state in states])
-        logits_StV = scratch[: len(states) * here_StD.shape[1]].view(*here_StD.shape[:2], -1)
-        multiply(here_StD.flatten(0, 1), first.weight_VD, logits_StV.flatten(0, 1))
-        if logits_StV.shape[1] != measured:  # the library may sum in another order
-            shares, measured = missing_shares(here_StD, first.weight_VD, logits_StV), logits_StV.shape[1]
-        head = Head(here_StD, first.weight_VD, first.bias_V)
-        plan.reduce(logits_StV, head, queries[0].targets_T[some], shares, out[:, :, some], some)
+        here_ND = torch.cat([state[some] for state in states])
+        logits_NV = scratch[: here_ND.shape[0]]
+        read_out(here_ND, first.weight_VD, first.bias_V, logits_NV)
+        logits_StV = logits_NV.view(len(states), -1, first.vocabulary)
+        plan.reduce(logits_StV, queries[0].targets_T[some], out[:, :, some], some)
     return [plan.answer(query, out[:, update]) for update, query in enumerate(queries)]
 
 
-def whole_tiles(vocabulary: int) -> int:
-    """The length of a row of logits that the kernel reads."""
-    return -(-vocabulary // _TILE) * _TILE
-
-
-def empty_logits(rows: int, vocabulary: int, device: torch.device) -> Tensor:
-    """Room for rows of logits, [rows, V], each followed by what fills its last tile."""
-    return torch.empty(rows, whole_tiles(vocabulary), dtype=torch.float32, device=device)[:, :vocabulary]
-
-
-def multiply(x_MK: Tensor, weight_NK: Tensor, out_MN: Tensor) -> None:
-    """X · weightᵀ of 16-bit matrices into a float32 one."""
-    if x_MK.is_cuda:
-        torch.mm(x_MK, weight_NK.T, out_dtype=torch.float32, out=out_MN)
-    else:
-        torch.mm(x_MK.float(), weight_NK.float().T, out=out_MN)
-
-
-def missing_shares(states_StD: Tensor, weight_VD: Tensor, logits_StV: Tensor) -> Tensor:
-    """The shares of themselves by which logits and their differences are too small, from a part of them, float32 [2].
-
-    A tensor core cuts its sum off after every sixteen products, towards zero. Over a long sum that is a bias of some
-    millionths, which averages over a vocabulary do not average away: the variance of a displacement is off by fifty
-    times the error of a plain float32 sum. The rest of the error is less than that. As the bias is not quite linear in
-    the sum, entries count by their probability at both ends.
-    """
-    tokens, outputs = (max(1, size // some) for size, some in zip(logits_StV.shape[1:], (256, 1024), strict=True))
-    exact_Sno = states_StD[:, ::tokens].double() @ weight_VD[::outputs].double().T
-    off_Sno = exact_Sno - logits_StV[:, ::tokens, ::outputs]
-    p_Sno = torch.softmax(exact_Sno, -1)
-    found = (p_Sno * exact_Sno * off_Sno).sum() / (p_Sno * exact_Sno.square()).sum()
-    p_Uno, v_Uno = p_Sno[:-1] + p_Sno[1:], exact_Sno.diff(dim=0)
-    weighted_Uno = p_Uno * (v_Uno - 0.5 * (p_Uno * v_Uno).sum(-1, keepdim=True))
-    of_v = (weighted_Uno * off_Sno.diff(dim=0)).sum() / (weighted_Uno * v_Uno).sum()
-    return torch.stack([found, of_v]).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1e-5).float()
-
-
-class Head(NamedTuple):
-    """What the logits are products of: the states of some tokens, a matrix, and a bias that is added to the product."""
-
-    states_StD: Tensor
-    weight_VD: Tensor
-    bias_V: Tensor | None
+def read_out(h_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tensor) -> None:
+    """Logits in float32 of 16-bit states and a 16-bit head."""
+    if h_ND.is_cuda:
+        multiply(h_ND.unsqueeze(0), weight_VD, WIDE, out_NV, bias_N=bias_V, least=LOWEST)
+        return
+    torch.mm(h_ND.float(), weight_VD.float().T, out=out_NV)
+    if bias_V is not None:
+        out_NV += bias_V
+    out_NV.clamp_(min=LOWEST)
 
 
 @dataclass(frozen=True)
@@ -243,45 +196,31 @@ class Plan:
         """How many numbers the kernel writes of a token, its mark included."""
         return self.count + len(self.places) * self.order + len(EXTRA) + 1
 
-    def reduce(
-        self, logits: Tensor, head: Head | None, targets_t: Tensor, shares: Tensor, out: Tensor, rows: slice
-    ) -> None:
-        """One launch, and a second one for tokens that the first has marked; targets are multiplied where a head is."""
-        states, tokens, vocabulary = logits.shape
+    def reduce(self, logits_StV: Tensor, targets_t: Tensor, out: Tensor, rows: slice) -> None:
+        """One launch, and a second one for tokens that the first has marked."""
+        states, tokens, vocabulary = logits_StV.shape
         scales = self.scales if self.scales.ndim == 1 else self.scales[rows]
-        states_StD, weight_VD, bias_V = head or Head(logits, logits, None)
         for even in (True, False) if self.even else (False,):
             launch(
                 reduce_path,
                 (states - 1, tokens),
-                logits,
-                logits,
-                logits if bias_V is None else bias_V,
+                logits_StV,
+                logits_StV,
                 targets_t,
-                states_StD,
-                weight_VD,
                 scales,
-                shares,
                 out,
-                out.stride(1),
-                vocabulary,
-                logits.stride(0),
-                logits.stride(1),
-                scales.stride(0) if scales.ndim == 2 else 0,
-                out.stride(0),
-                states_StD.shape[-1],
-                weight_VD.stride(0),
+                *(out.stride(1), vocabulary, *logits_StV.stride()[:2]),
+                *(scales.stride(0) if scales.ndim == 2 else 0, out.stride(0)),
                 fusion=True,
-                registers=128 if even and logits.is_cuda else None,
                 COUNT=self.count,
                 PLACES=sum(1 << place for place in self.places),
                 ORDER=max(1, self.order),
-                OWN=head is not None,
                 EVEN=even,
                 MARKED=self.even and not even,
-                HAS_BIAS=bias_V is not None,
-                RAGGED=vocabulary % _TILE != 0,
-                LANES=_TILE // 4,
+                RAGGED=vocabulary % (4 * _LANES[even]) != 0,
+                LANES=_LANES[even],
+                STAGES=_STAGES[even],
+                warps=_LANES[even] // 32,
             )
 
     def answer(self, query: Query, out: Tensor) -> Tensor:
@@ -308,16 +247,8 @@ def power_sums(
         reduce_powers,
         (-(-count // groups) * tokens,),
         z0_tV,
-        z0_tV,
-        v_tV,
-        centres,
-        entry,
-        out,
-        tokens,
-        vocabulary,
-        z0_tV.stride(0),
-        centres.stride(0) if centres.ndim == 2 else 0,
-        count,
+        *(z0_tV, v_tV, centres, entry, out),
+        *(tokens, vocabulary, z0_tV.stride(0), centres.stride(0) if centres.ndim == 2 else 0, count),
         warps=4 if cuda else 1,
         GROUPS=groups,
         TERMS=terms,

@@ -1,18 +1,20 @@
 """The reductions over the vocabulary: everything that a path needs from the logits of its two states.
 
-`reduce_path` takes FP32 logits z⁰ and z⁺ of states that follow one another; one program reduces one token of one
-update. Results are FP64 made of FP32 sums: every thread adds up its entries, and threads are added up in FP64. In units
-of two reference logits M⁰ and M⁺, with x = z − M at either end and d = (z⁺ − z⁰) − (M⁺ − M⁰), the weight of an entry at
-scale α is exp(x⁰ + αd). References are whole numbers, so that differences to them lose nothing. Logits below −10⁹ count
-as −10⁹, so that masks of −∞ and −3·10³⁸ weigh nothing and put no infinity into a sum. It runs in two ways:
+`reduce_path` takes FP32 logits z⁰ and z⁺ of states that follow one another, at least −10⁶ each; one program reduces one
+token of one update. Results are FP64 made of FP32 sums: every thread adds up its entries, and threads are added up in
+FP64. With whole numbers c⁰ and c⁺ near the largest of either, x = z⁰ log₂e − c⁰ and d = (z⁺ − z⁰) log₂e − (c⁺ − c⁰),
+the weight of an entry at scale α is 2^(x + αd). It runs in two ways:
 
-- EVEN, for evenly spaced scales, reads every logit once. References are the largest of the first entries, and power
-  sums are about the means of the first tile. Weights of up to two scales on either side of one follow from its
-  exponential by factors exp(±d · step), exp(±2d · step). All of that is as good as exact unless a mass leaves the range
-  of float32 or a displacement spans hundreds: such tokens are marked.
+- EVEN, for evenly spaced scales, reads every logit once. c⁰ and c⁺ come from some entries, and power sums are about the
+  means of those. Every fifth scale has an exponential, from which the weights at two scales on either side follow by
+  factors 2^(±d · step), 2^(±2d · step). All of that is as good as exact unless a mass leaves the range of float32 or
+  a displacement spans hundreds: such tokens are marked.
 - Otherwise, for any scales and any rows, and for the tokens that were marked, it reads them twice: first the largest
   logit at every scale, in whose units no mass underflows, and the displacement of that entry, about which power sums
   lose nothing where it has all the mass; then the sums.
+
+Where the mass hardly grows from z⁰ to z⁺, its logarithm grows by log(1 + Σ(w⁺ − w⁰)/Σw⁰): the sum of the differences
+is small, and so is its rounding.
 
 `reduce_powers` takes FP64 logits and displacements of one token: P_n = Σ_{a≠d} w_a (v_a − v_d)ⁿ in units of the
 likeliest entry d at some scales (`moments` says what follows from them).
@@ -28,55 +30,34 @@ from __future__ import annotations
 
 from loopscope.kernels.language import Value, constant, constexpr, jit, tl
 
+LOWEST = -1.0e6
+"""The least logit: a mask weighs nothing, and puts no infinity into a sum."""
+_NOWHERE = constant(-2.0e6)
+"""What stands beyond the end of a row: it weighs nothing even where every logit is masked."""
 _LOG2_E = constant(1.4426950408889634)
 _UNIT = constant(1.0 / 1.44269502162933349609375)
 """What undoes a multiplication by log₂ e as float32 has it."""
-_LOWEST = constant(-1.0e9)
-_NOWHERE = constant(-2.0e9)
-"""What stands beyond the end of a row: it weighs nothing even where every logit is masked."""
-_LEAST, _MOST = constant(1.0e-12), constant(1.0e18)
+_LEAST, _MOST = constant(1.0e-15), constant(1.0e27)
 """Between these masses neither weights that underflow nor power sums that overflow matter."""
+_ABOVE = constant(30.0)
+"""By how many powers of two at most references are set above the largest logits of the sample."""
 _FARTHEST = constant(16.0)
 """By how many powers of two a weight may change from one scale to the next."""
-_SAMPLE = constant(2048)
+_SAMPLE = constant(1024)
 """Entries from which EVEN takes its references."""
-
-EXTRA = ("initial", "divergence", "reverse_divergence", "initial_entropy", "final_entropy", "entropy_change", "spread")
-"""What is written of a token after its gains [K] and its derivatives [places, order]; then whether it is marked."""
 
 
 @jit
 def reduce_path(
-    logits: Value,
-    bias: Value,
-    targets: Value,
-    states: Value,
-    weight: Value,
-    scales: Value,
-    shares: Value,
-    out: Value,
-    tokens: Value,
-    vocabulary: Value,
-    state_stride: Value,
-    row_stride: Value,
-    scale_stride: Value,
-    out_stride: Value,
-    width: Value,
-    weight_stride: Value,
-    COUNT: constexpr,
-    PLACES: constexpr,
-    ORDER: constexpr,
-    OWN: constexpr,
-    EVEN: constexpr,
-    MARKED: constexpr,
-    HAS_BIAS: constexpr,
-    RAGGED: constexpr,
-    LANES: constexpr,
-) -> None:
+    logits: Value, targets: Value, scales: Value, out: Value, tokens: Value, vocabulary: Value, state_stride: Value,
+    row_stride: Value, scale_stride: Value, out_stride: Value, COUNT: constexpr, PLACES: constexpr, ORDER: constexpr,
+    EVEN: constexpr, MARKED: constexpr, RAGGED: constexpr, LANES: constexpr, STAGES: constexpr,
+) -> None:  # fmt: skip
     """One token of one update at COUNT scales from 0 to 1; the bits of PLACES are those with derivatives.
 
-    Logits are too small by the first of `shares`, of themselves, and their differences by the second, and rows hold
-    whole tiles of 4 · LANES of them. OWN: the target's are multiplied here. MARKED: only a token that is marked.
+    Gains are written first, then derivatives, the numbers of `query.EXTRA`, and whether the token is marked.
+
+    MARKED: only a token that is marked. RAGGED: rows do not hold a multiple of 4 · LANES entries.
     """
     token = tl.program_id(1)
     to = out + tl.program_id(0).to(tl.int64) * tokens + token
@@ -88,216 +69,149 @@ def reduce_path(
             return
     row0 = logits + tl.program_id(0).to(tl.int64) * state_stride + token.to(tl.int64) * row_stride
     row1 = row0 + state_stride
-    entries = (tl.arange(0, LANES) * 4)[:, None] + tl.arange(0, 4)[None, :]
-    nothing = tl.sum(tl.zeros([LANES, 4], dtype=tl.float32), 1)
-    share0 = tl.load(shares)
-    share = tl.load(shares + 1)
     target = tl.load(targets + token)
-    if OWN:
-        y0, v_y, early = _own(
-            states + (tl.program_id(0) * tl.num_programs(1) + token).to(tl.int64) * width,
-            tl.num_programs(1).to(tl.int64) * width, weight + target * weight_stride, width, entries, nothing, LANES,
-        )  # fmt: skip
-        share = share * early
-        y1 = y0 + v_y
-        if HAS_BIAS:
-            y0 = tl.maximum(y0 + tl.load(bias + target).to(tl.float32), _LOWEST)
-            y1 = tl.maximum(y1 + tl.load(bias + target).to(tl.float32), _LOWEST)
-    else:
-        y0, y1, v_y = _logits(row0, row1, bias, share0, share, target, True, HAS_BIAS, False)
-    of_target = (target, y0, y1, v_y)
-    step = 1.0 / (COUNT - 1)
+    y0 = tl.load(row0 + target)
+    v_y = tl.load(row1 + target) - y0
+    nothing = tl.zeros([LANES], dtype=tl.float32)
     alphas = ()
-    tops = ()
-    likeliest = ()
     for k in tl.static_range(COUNT):
         if EVEN:
-            alphas = alphas + (tl.full([], k * step, dtype=tl.float32),)
+            alphas = alphas + (tl.full([], k * (1.0 / (COUNT - 1)), dtype=tl.float32),)
         else:
             alphas = alphas + (tl.load(scales + token * scale_stride + k),)
-        tops = tops + (nothing + (y0 if k == 0 else y1 if k == COUNT - 1 else _NOWHERE),)
-        likeliest = likeliest + (nothing + v_y,)
 
-    end = vocabulary
-    if EVEN:
-        end = tl.minimum(vocabulary, _SAMPLE)
-    for start in range(0, end, LANES * 4):
-        inside = start + entries < vocabulary
-        z0, z1, v = _logits(row0, row1, bias, share0, share, start + entries, inside, HAS_BIAS, RAGGED)
-        z0, z1, v = _with_target(z0, z1, v, start + entries, of_target)
-        new_tops = ()
-        new_likeliest = ()
-        for k in tl.static_range(COUNT):
-            if k == 0:
-                z = z0
-            elif k == COUNT - 1:
-                z = z1
-            else:
-                z = tl.fma(v, alphas[k], z0)
-            if EVEN and k > 0 and k < COUNT - 1:
-                new_tops = new_tops + (tops[k],)
-            else:
-                top = tl.max(z, 1)
-                if not EVEN and (PLACES >> k) & 1:
-                    own = tl.max(tl.where(z == top[:, None], v, -float("inf")), 1)
-                    new_likeliest = new_likeliest + (tl.where(top > tops[k], own, likeliest[k]),)
-                new_tops = new_tops + (tl.maximum(tops[k], top),)
-            if len(new_likeliest) <= k:
-                new_likeliest = new_likeliest + (likeliest[k],)
-        tops = new_tops
-        likeliest = new_likeliest
-
-    top0 = tl.floor(tl.max(tops[0], 0))
-    top1 = tl.floor(tl.max(tops[COUNT - 1], 0))
-    rise = top1 - top0
+    # The largest logits, for the references, and about what power sums are taken.
     references = ()
     centres = ()
     if EVEN:
-        z0, z1, v = _logits(row0, row1, bias, share0, share, entries, entries < vocabulary, HAS_BIAS, RAGGED)
-        z0, z1, v = _with_target(z0, z1, v, entries, of_target)
-    for k in tl.static_range(COUNT):
-        if EVEN or k == 0 or k == COUNT - 1:
-            references = references + (tl.zeros([], dtype=tl.float32),)
-        else:
-            references = references + ((tl.max(tops[k], 0) - top0 - alphas[k] * rise) * _LOG2_E,)
-        if (PLACES >> k) & 1:
-            if EVEN:
-                w = tl.exp2(tl.fma(v - rise, alphas[k], z0 - top0) * _LOG2_E)
-                centre = tl.sum(w * v) / tl.maximum(tl.sum(w), 1.0e-30)
-            else:
-                most = tl.max(tops[k], 0)
-                centre = tl.max(tl.where(tops[k] == most, likeliest[k], -float("inf")), 0)
-            centres = centres + (centre,)
-
-    highest = nothing + v_y
-    lowest = highest
-    ends = (nothing, nothing, nothing, nothing)
-    masses = _copies(nothing, COUNT)
-    powers = _copies(nothing, len(centres) * ORDER)
-    for start in range(0, vocabulary, LANES * 4):
-        inside = start + entries < vocabulary
-        z0, z1, v = _logits(row0, row1, bias, share0, share, start + entries, inside, HAS_BIAS, RAGGED)
-        z0, z1, v = _with_target(z0, z1, v, start + entries, of_target)
-        if RAGGED:
-            v = tl.where(inside, v, v_y)
-        highest = tl.maximum(highest, tl.max(v, 1))
-        lowest = tl.minimum(lowest, tl.min(v, 1))
-        x0 = (z0 - top0) * _LOG2_E
-        x1 = (z1 - top1) * _LOG2_E
-        d = (v - rise) * _LOG2_E
-        w0 = tl.exp2(x0)
-        w1 = tl.exp2(x1)
-        ends = (
-            ends[0] + tl.sum(w0 * x0, 1),
-            ends[1] + tl.sum(w0 * d, 1),
-            ends[2] + tl.sum(w1 * x1, 1),
-            ends[3] + tl.sum(w1 * d, 1),
-        )
-        if EVEN:
-            on = tl.exp2(d * step)
-            back = tl.exp2(d * -step)
-            factors = (back * back, back, on, on, on * on)
-            middle = tl.exp2(tl.fma(d, 2 * step, x0))
-        new_masses = ()
-        new_powers = ()
+        some = tl.arange(0, _SAMPLE)
+        z0 = tl.load(row0 + some, mask=some < vocabulary, other=_NOWHERE)
+        v = tl.load(row1 + some, mask=some < vocabulary, other=_NOWHERE) - z0
+        range0, range1 = _range(z0), _range(z0 + v)
+        # The largest logit may lie above all of the sample, the farther the more these differ.
+        above = tl.floor(tl.minimum(tl.maximum(range0, range1) * 0.18, _ABOVE))
+        top0, rise = _whole(tl.maximum(tl.max(z0, 0), y0), tl.maximum(tl.max(z0 + v, 0), y0 + v_y), above)
         for k in tl.static_range(COUNT):
-            if k == 0:
-                w = w0
-            elif k == COUNT - 1:
-                w = w1
-            elif EVEN:
-                if k % 5 == 0:
-                    middle = tl.exp2(tl.fma(d, (k + 2) * step, x0))
-                w = middle if k % 5 == 2 else middle * factors[k % 5]
-            else:
-                w = tl.exp2(tl.fma(d, alphas[k], x0 - references[k]))
-            new_masses = new_masses + (masses[k] + tl.sum(w, 1),)
+            references = references + (tl.zeros([], dtype=tl.float32),)
             if (PLACES >> k) & 1:
-                c = v - centres[len(new_powers) // ORDER]
-                for _ in tl.static_range(ORDER):
-                    w = w * c
-                    new_powers = new_powers + (powers[len(new_powers)] + tl.sum(w, 1),)
-        masses = new_masses
-        powers = new_powers
+                w = _weight(z0, v, top0, rise, alphas[k])
+                w_y = _weight(y0, v_y, top0, rise, alphas[k])
+                centres = centres + ((tl.sum(w * v, 0) + w_y * v_y) / tl.maximum(tl.sum(w, 0) + w_y, 1.0e-30),)
+    else:
+        tops = _copies(nothing + _NOWHERE, COUNT)
+        likeliest = _copies(nothing + v_y, COUNT)
+        for start in range(0, vocabulary, LANES):
+            at = start + tl.arange(0, LANES)
+            z0 = tl.load(row0 + at, mask=at < vocabulary, other=_NOWHERE)
+            v = tl.load(row1 + at, mask=at < vocabulary, other=_NOWHERE) - z0
+            new_tops = ()
+            new_likeliest = ()
+            for k in tl.static_range(COUNT):
+                z = tl.fma(v, alphas[k], z0)
+                new_likeliest = new_likeliest + (tl.where(z > tops[k], v, likeliest[k]),)
+                new_tops = new_tops + (tl.maximum(z, tops[k], propagate_nan=tl.PropagateNan.ALL),)
+            tops = new_tops
+            likeliest = new_likeliest
+        top0, rise = _whole(tl.max(tops[0], 0), tl.max(tops[COUNT - 1], 0), 0.0)
+        for k in tl.static_range(COUNT):
+            top = tl.max(tops[k], 0)
+            if k == 0 or k == COUNT - 1:
+                references = references + (tl.zeros([], dtype=tl.float32),)
+            else:
+                references = references + (tl.fma(top, _LOG2_E, -top0) - alphas[k] * rise,)
+            if (PLACES >> k) & 1:
+                centres = centres + (tl.max(tl.where(tops[k] == top, likeliest[k], -float("inf")), 0),)
 
-    totals = ()
-    moments = ()
-    least = tl.full([], 1.0, dtype=tl.float64)
-    most = least
-    for k in tl.static_range(COUNT):
-        totals = totals + (_total(masses[k]),)
-        least = tl.minimum(least, totals[k], propagate_nan=tl.PropagateNan.ALL)
-        most = tl.maximum(most, totals[k], propagate_nan=tl.PropagateNan.ALL)
-        if (PLACES >> k) & 1:
-            for _ in tl.static_range(ORDER):
-                moments = moments + (_total(powers[len(moments)]),)
-    spread = tl.max(highest, 0) - tl.min(lowest, 0)
-    last = _write(
-        to, out_stride, totals, moments, centres, ends, alphas, references, y0 - top0, v_y, rise, spread,
-        COUNT, PLACES, ORDER,
-    )  # fmt: skip
-    mark = tl.zeros([], dtype=tl.float64)
-    if EVEN:
-        near = (least > _LEAST) & (most < _MOST) & (spread * step * _LOG2_E < _FARTHEST)
-        mark = tl.where(near, 0.0, 1.0).to(tl.float64)
-    tl.store(last, mark)
-
-
-@jit
-def _own(
-    state: Value, next_state: Value, head_row: Value, width: Value, entries: Value, nothing: Value, LANES: constexpr
-) -> Value:
-    """The target's logit and displacement, and how early inputs differ.
-
-    A tensor core's sum of n inputs cuts off what comes first n times and what comes last once: the share of a
-    displacement grows with that of its squares that come early.
-    """
-    logit = nothing
-    displacement = nothing
-    squares = nothing
-    early = nothing
-    for start in range(0, width, LANES * 4):
-        at = start + entries
-        h = tl.load(state + at, mask=at < width, other=0.0).to(tl.float32)
-        d = tl.load(state + next_state + at, mask=at < width, other=0.0).to(tl.float32) - h
-        w = tl.load(head_row + at, mask=at < width, other=0.0).to(tl.float32)
-        logit += tl.sum(h * w, 1)
-        displacement += tl.sum(d * w, 1)
-        squares += tl.sum(d * d, 1)
-        early += tl.sum(d * d * (width - at).to(tl.float32), 1)
-    total = _total(squares)
-    factor = tl.where(total > 0.0, 2.0 * _total(early) / (total * (width + 1.0)), 1.0)
-    return _total(logit).to(tl.float32), _total(displacement).to(tl.float32), factor.to(tl.float32)
+    about = (top0, rise, alphas, references, centres)
+    powers = _copies(nothing, len(centres) * ORDER)
+    sums = (_copies(nothing, COUNT), powers, _copies(nothing, 5), _copies(nothing + v_y, 2))
+    for start in tl.range(0, vocabulary, LANES * 4, num_stages=STAGES):
+        entries = start + tl.arange(0, LANES * 4)
+        # Four neighbours in memory are four entries of one thread.
+        if RAGGED:
+            first = _quarters(tl.load(row0 + entries, mask=entries < vocabulary, other=_NOWHERE), LANES)
+            last = _quarters(tl.load(row1 + entries, mask=entries < vocabulary, other=_NOWHERE), LANES)
+        else:
+            first = _quarters(tl.load(row0 + entries), LANES)
+            last = _quarters(tl.load(row1 + entries), LANES)
+        for j in tl.static_range(4):
+            sums = _added(sums, first[j], last[j], v_y, about, COUNT, PLACES, ORDER, EVEN, RAGGED)
+    _write(to, out_stride, sums, about, y0, v_y, COUNT, PLACES, ORDER, EVEN)
 
 
 @jit
-def _with_target(z0: Value, z1: Value, v: Value, at: Value, of_target: Value) -> Value:
-    """With the target's logits in their place."""
-    here = at == of_target[0]
-    return tl.where(here, of_target[1], z0), tl.where(here, of_target[2], z1), tl.where(here, of_target[3], v)
+def _range(z: Value) -> Value:
+    """Of logits that are not masked."""
+    top = tl.max(z, 0)
+    return top - tl.min(tl.where(z > top - 1000.0, z, top), 0)
 
 
 @jit
-def _logits(
-    row0: Value, row1: Value, bias: Value, share0: Value, share: Value, at: Value, inside: Value, HAS_BIAS: constexpr,
-    RAGGED: constexpr,
+def _whole(top0: Value, top1: Value, above: Value) -> Value:
+    """Whole numbers near the largest logits, in powers of two: that at the start, and the rise from there."""
+    first = tl.floor(top0 * _LOG2_E)
+    rise = tl.floor(top1 * _LOG2_E) - first
+    return first + above, tl.where(tl.abs(rise) <= 2.0, 0.0, rise)
+
+
+@jit
+def _weight(z0: Value, v: Value, top0: Value, rise: Value, alpha: Value) -> Value:
+    return tl.exp2(tl.fma(tl.fma(v, _LOG2_E, -rise), alpha, tl.fma(z0, _LOG2_E, -top0)))
+
+
+@jit
+def _quarters(values: Value, LANES: constexpr) -> Value:
+    first, second = tl.split(tl.reshape(values, (LANES, 2, 2)))
+    a, b = tl.split(first)
+    c, d = tl.split(second)
+    return a, b, c, d
+
+
+@jit
+def _added(
+    sums: Value, z0: Value, z1: Value, v_y: Value, about: Value, COUNT: constexpr, PLACES: constexpr, ORDER: constexpr,
+    EVEN: constexpr, RAGGED: constexpr,
 ) -> Value:  # fmt: skip
-    """Logits of both states and their difference."""
-    z0 = tl.maximum(tl.load(row0 + at), _LOWEST, propagate_nan=tl.PropagateNan.ALL)
-    z1 = tl.maximum(tl.load(row1 + at), _LOWEST, propagate_nan=tl.PropagateNan.ALL)
+    """The sums with one more entry for each thread."""
+    masses, powers, ends, farthest = sums
+    top0, rise, alphas, references, centres = about
+    step = 1.0 / (COUNT - 1)
     v = z1 - z0
-    v = tl.fma(v, share, v)
-    z0 = tl.fma(z0, share0, z0)
-    z1 = tl.fma(z1, share0, z1)
-    if HAS_BIAS:
-        shift = tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-        z0 = tl.maximum(z0 + shift, _LOWEST, propagate_nan=tl.PropagateNan.ALL)
-        z1 = tl.maximum(z1 + shift, _LOWEST, propagate_nan=tl.PropagateNan.ALL)
-    if RAGGED:
-        z0 = tl.where(inside, z0, _NOWHERE)
-        z1 = tl.where(inside, z1, _NOWHERE)
-        v = tl.where(inside, v, 0.0)
-    return z0, z1, v
+    inside_v = tl.where(z0 > 0.75 * _NOWHERE, v, v_y) if RAGGED else v
+    x0 = tl.fma(z0, _LOG2_E, -top0)
+    x1 = tl.fma(z1, _LOG2_E, -(top0 + rise))
+    d = tl.fma(v, _LOG2_E, -rise)
+    w0 = tl.exp2(x0)
+    w1 = tl.exp2(x1)
+    ends = (
+        tl.fma(w0, x0, ends[0]), tl.fma(w0, d, ends[1]), tl.fma(w1, x1, ends[2]), tl.fma(w1, d, ends[3]),
+        ends[4] + (w1 - w0),
+    )  # fmt: skip
+    if EVEN:
+        on = tl.exp2(d * step)
+        back = tl.exp2(-(d * step))
+        factors = (on, on, on * on, back * back, back)
+        near = w0
+    new_masses = ()
+    new_powers = ()
+    for k in tl.static_range(COUNT):
+        if k == 0:
+            w = w0
+        elif k == COUNT - 1:
+            w = w1
+        elif EVEN:
+            if k % 5 == 3:
+                near = w1 if k + 2 == COUNT - 1 else tl.exp2(tl.fma(d, (k + 2) * step, x0))
+            w = near if k % 5 == 0 else near * factors[k % 5]
+        else:
+            w = tl.exp2(tl.fma(d, alphas[k], x0 - references[k]))
+        new_masses = new_masses + (masses[k] + w,)
+        if (PLACES >> k) & 1:
+            c = v - centres[len(new_powers) // ORDER]
+            for _ in tl.static_range(ORDER):
+                w = w * c
+                new_powers = new_powers + (powers[len(new_powers)] + w,)
+    return new_masses, new_powers, ends, (tl.minimum(farthest[0], inside_v), tl.maximum(farthest[1], inside_v))
 
 
 @jit
@@ -315,69 +229,69 @@ def _total(lanes: Value) -> Value:
 
 @jit
 def _write(
-    to: Value, out_stride: Value, totals: Value, moments: Value, centres: Value, ends: Value, alphas: Value,
-    references: Value, below: Value, v_y: Value, rise: Value, spread: Value, COUNT: constexpr, PLACES: constexpr,
-    ORDER: constexpr,
-) -> Value:  # fmt: skip
-    """What follows from the sums, in FP64, and the place after it; log Z(α) is in units of M⁰ + α rise + reference."""
-    log0 = tl.log(totals[0])
-    log1 = tl.log(totals[COUNT - 1])
-    d_y = (v_y - rise).to(tl.float64)
+    to: Value, out_stride: Value, sums: Value, about: Value, y0: Value, v_y: Value, COUNT: constexpr,
+    PLACES: constexpr, ORDER: constexpr, EVEN: constexpr,
+) -> None:  # fmt: skip
+    """What follows from the sums, in FP64; log₂ Z(α) is in units of c⁰ + α rise + reference."""
+    masses, powers, ends, farthest = sums
+    top0, rise, alphas, references, centres = about
+    mass0 = _total(masses[0])
+    mass1 = _total(masses[COUNT - 1])
+    log0 = tl.log(mass0)
+    difference = _total(ends[4]) / mass0
+    growth = tl.where(tl.abs(difference) < 0.5, tl.log(1.0 + difference), tl.log(mass1) - log0)
+    rise = rise.to(tl.float64) * _UNIT
+    least = mass0
+    most = mass0
     done = ()
     for k in tl.static_range(COUNT):
-        mass = totals[k]
+        mass = _total(masses[k])
+        least = tl.minimum(least, mass, propagate_nan=tl.PropagateNan.ALL)
+        most = tl.maximum(most, mass, propagate_nan=tl.PropagateNan.ALL)
+        log_mass = growth if k == COUNT - 1 else tl.log(mass) - log0
         reference = references[k].to(tl.float64) * _UNIT
-        tl.store(to + k * out_stride, alphas[k].to(tl.float64) * d_y - reference - (tl.log(mass) - log0))
+        tl.store(to + k * out_stride, alphas[k].to(tl.float64) * (v_y.to(tl.float64) - rise) - reference - log_mass)
         if (PLACES >> k) & 1:
-            mean = moments[len(done)] / mass
+            mean = _total(powers[len(done)]) / mass
             at = to + (COUNT + len(done)) * out_stride
             tl.store(at, (v_y - centres[len(done) // ORDER]).to(tl.float64) - mean)
             if ORDER >= 2:
-                second = moments[len(done) + 1] / mass
+                second = _total(powers[len(done) + 1]) / mass
                 variance = tl.maximum(second - mean * mean, 0.0)
                 tl.store(at + out_stride, -variance)
             if ORDER >= 3:
-                third = moments[len(done) + 2] / mass
+                third = _total(powers[len(done) + 2]) / mass
                 tl.store(at + 2 * out_stride, -(third - 3.0 * second * mean + 2.0 * mean * mean * mean))
             if ORDER >= 4:
-                fourth = moments[len(done) + 3] / mass
+                fourth = _total(powers[len(done) + 3]) / mass
                 square = mean * mean
                 fourth = fourth - 4.0 * third * mean + 6.0 * second * square - 3.0 * square * square
                 tl.store(at + 3 * out_stride, 3.0 * variance * variance - fourth)
-            for _ in tl.static_range(ORDER):
-                done = done + (mean,)
+            done = done + _copies(mean, ORDER)
     at = to + (COUNT + len(done)) * out_stride
-    entropy0 = log0 - _total(ends[0]) / totals[0] * _UNIT
-    entropy1 = log1 - _total(ends[2]) / totals[COUNT - 1] * _UNIT
-    growth = log1 - log0
-    tl.store(at, below.to(tl.float64) - log0)
-    tl.store(at + out_stride, tl.maximum(growth - _total(ends[1]) / totals[0] * _UNIT, 0.0))
-    tl.store(at + 2 * out_stride, tl.maximum(_total(ends[3]) / totals[COUNT - 1] * _UNIT - growth, 0.0))
+    entropy0 = log0 - _total(ends[0]) / mass0 * _UNIT
+    entropy1 = growth + log0 - _total(ends[2]) / mass1 * _UNIT
+    spread = tl.max(farthest[1], 0) - tl.min(farthest[0], 0)
+    tl.store(at, y0.to(tl.float64) - top0.to(tl.float64) * _UNIT - log0)
+    tl.store(at + out_stride, tl.maximum(growth - _total(ends[1]) / mass0 * _UNIT, 0.0))
+    tl.store(at + 2 * out_stride, tl.maximum(_total(ends[3]) / mass1 * _UNIT - growth, 0.0))
     tl.store(at + 3 * out_stride, entropy0)
     tl.store(at + 4 * out_stride, entropy1)
     tl.store(at + 5 * out_stride, entropy1 - entropy0)
     tl.store(at + 6 * out_stride, spread.to(tl.float64))
-    return at + 7 * out_stride
+    mark = tl.zeros([], dtype=tl.float64)
+    if EVEN:
+        near = (least > _LEAST) & (most < _MOST) & (spread * (1.0 / (COUNT - 1)) * _LOG2_E < _FARTHEST)
+        mark = tl.where(near, 0.0, 1.0).to(tl.float64)
+    tl.store(at + 7 * out_stride, mark)
 
 
 @jit
 def reduce_powers(
-    z0: Value,
-    v: Value,
-    scales: Value,
-    entry: Value,
-    out: Value,
-    tokens: Value,
-    vocabulary: Value,
-    row_stride: Value,
-    scale_stride: Value,
-    count: Value,
-    GROUPS: constexpr,
-    TERMS: constexpr,
-    ROWS: constexpr,
-    SKIP_ZERO: constexpr,
+    z0: Value, v: Value, scales: Value, entry: Value, out: Value, tokens: Value, vocabulary: Value, row_stride: Value,
+    scale_stride: Value, count: Value, GROUPS: constexpr, TERMS: constexpr, ROWS: constexpr, SKIP_ZERO: constexpr,
     LANES: constexpr,
-) -> None:
+) -> None:  # fmt: skip
     """One token at GROUPS of its `count` scales. P_{i+ROWS·j} = Σ (w uⁱ)(u^ROWS)ʲ shares its products."""
     programs = tl.cdiv(count, GROUPS)
     token = tl.program_id(0) // programs

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from loopscope.kernels.split_product import is_mixed, mixed_linear
+from loopscope.kernels.product import is_mixed, mixed_linear
 from loopscope.readout.general.core import Series, cauchy, implements, lifted, refused, takes_series_kernel, unsupported
 from loopscope.readout.general.operations import div, exponentials
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from loopscope.kernels import shared_attention
+from loopscope.kernels import layers
 from loopscope.models.batch import Group, common_prefix, pack
 from loopscope.models.layers.attention import attend, takes_shared
 from loopscope.models.layers.positions import attention_context
@@ -32,8 +32,8 @@ def drawn(packing, heads, shared_heads, width):
 @pytest.fixture
 def counted(monkeypatch):
     """How often the kernel ran."""
-    seen, launch = [], shared_attention.launch
-    monkeypatch.setattr(shared_attention, "launch", lambda *given, **rest: (seen.append(1), launch(*given, **rest)))
+    seen, launch = [], layers.launch
+    monkeypatch.setattr(layers, "launch", lambda *given, **rest: (seen.append(1), launch(*given, **rest)))
     return seen
 
 

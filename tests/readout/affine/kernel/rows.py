@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from geometry import by_name
 from loopscope.readout import Survey, affine_path
-from loopscope.readout.affine.kernel import Plan, empty_logits
+from loopscope.readout.affine.kernel import Plan
 from loopscope.readout.affine.query import Query, grid, places_on
+from loopscope.readout.affine.reduction import LOWEST
 from loopscope.readout.affine.sources import StoredLogits
 
 AT = (0.0, 0.25, 0.5, 0.75, 1.0)
-LOWEST = -1.0e9
 
 
 def hard_rows(vocabulary: int, device: str) -> dict[str, tuple[Tensor, Tensor]]:
@@ -51,11 +52,8 @@ def reduced(z0: Tensor, z1: Tensor, targets: Tensor, scales=None, places=None, o
     query = Query(source, targets, scales, places, order, distributions=True)
     plan, tokens = Plan.of(query), z0.shape[0]
     out = torch.full((plan.slots, 1, tokens), torch.nan, dtype=torch.float64, device=z0.device)
-    shares = torch.zeros(2, device=z0.device)
-    logits = empty_logits(2 * tokens, z0.shape[1], z0.device).unflatten(0, (2, tokens))
-    logits[0], logits[1] = z0, z1
-    plan.reduce(logits, None, targets, shares, out, slice(0, tokens))
-    return plan.answer(query, out[:, 0])
+    plan.reduce(torch.stack([z0, z1]).clamp(min=LOWEST), targets, out, slice(0, tokens))
+    return Survey.of(query, plan.answer(query, out[:, 0]))
 
 
 def exact(z0: Tensor, z1: Tensor, targets: Tensor, order: int = 2) -> Survey:
@@ -64,50 +62,9 @@ def exact(z0: Tensor, z1: Tensor, targets: Tensor, order: int = 2) -> Survey:
     return affine_path(z0, z1 - z0, targets, impl="reference", block_tokens=1).per_token().survey(21, AT, order)
 
 
-def quantities(found: Survey) -> dict[str, Tensor]:
-    """By name, tokens first."""
-    ends = found.distributions
-    return {
-        "gains": found.gains,
-        "slope": found.derivatives[1],
-        "curvature": found.derivatives[2],
-        "initial": found.initial,
-        "divergence": ends.divergence,
-        "reverse_divergence": ends.reverse_divergence,
-        "initial_entropy": ends.initial_entropy,
-        "final_entropy": ends.final_entropy,
-        "entropy_change": ends.entropy_change,
-    }
-
-
-def plain(z0: Tensor, z1: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """What one would write down first: log-softmax and moments of float32 logits."""
-    v, y = z1 - z0, targets[:, None]
-    along = torch.stack([torch.log_softmax(z0 + k / 20 * v, -1).gather(1, y)[:, 0] for k in range(21)], 1)
-    slope, curvature = [], []
-    for alpha in AT:
-        p = torch.softmax(z0 + alpha * v, -1)
-        mean = (p * v).sum(1, keepdim=True)
-        slope.append((v.gather(1, y) - mean)[:, 0])
-        curvature.append(-(p * (v - mean) ** 2).sum(1))
-    lp, lq = torch.log_softmax(z0, -1), torch.log_softmax(z1, -1)
-    h0, h1 = -(lp.exp() * lp).sum(1), -(lq.exp() * lq).sum(1)
-    return {
-        "gains": along - along[:, :1],
-        "slope": torch.stack(slope, 1),
-        "curvature": torch.stack(curvature, 1),
-        "initial": along[:, 0],
-        "divergence": (lp.exp() * (lp - lq)).sum(1),
-        "reverse_divergence": (lq.exp() * (lq - lp)).sum(1),
-        "initial_entropy": h0,
-        "final_entropy": h1,
-        "entropy_change": h1 - h0,
-    }
-
-
 def check(z0: Tensor, z1: Tensor, targets: Tensor, name: str = "") -> None:
     """Errors are those of FP32: relative to logits and displacements."""
-    found, true = (quantities(f(z0, z1, targets)) for f in (reduced, exact))
+    found, true = (by_name(f(z0, z1, targets)) for f in (reduced, exact))
     low, high = (torch.minimum(z0, z1), torch.maximum(z0, z1))
     low = torch.where(low <= LOWEST, high, low)
     size = 1.0 + (high.clamp(min=-1e4).amax(1) - low.clamp(min=-1e4).amin(1)).double().cpu()

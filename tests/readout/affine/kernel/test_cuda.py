@@ -12,8 +12,9 @@ import pytest
 import rows
 import torch
 
+from geometry import accuracy_rows, by_name
 from loopscope.readout import affine_path, affine_path_from_states
-from loopscope.readout.affine.kernel import SCRATCH, empty_logits, missing_shares, multiply
+from loopscope.readout.affine.kernel import SCRATCH
 from loopscope.readout.affine.path import surveys
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -33,27 +34,11 @@ def test_hard_rows(vocabulary):
         rows.check(z0[here].contiguous(), z1[here].contiguous(), label[here], name)
 
 
-def _plain(h, h_plus, weight, targets):
-    """Plain FP32 of two products."""
-    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
-    z0, z1 = (x.float() @ weight.float().T for x in (h, h_plus))
-    torch.backends.cuda.matmul.allow_tf32 = before
-    return rows.plain(z0, z1, targets)
-
-
-@pytest.mark.parametrize(("scale", "step"), [(0.9, 0.3), (7.2, 0.3), (27.0, 0.3), (7.2, 0.01)])
 @pytest.mark.parametrize(("tokens", "vocabulary"), [(256, VOCABULARY), (131, 50_021)])
-def test_no_worse_than_plain_float32(states, scale, step, tokens, vocabulary):
-    made = states(tokens, vocabulary, WIDTH, scale=scale, step=step, device="cuda")
-    found = affine_path_from_states(*made, dtype=torch.float32, impl="kernel").per_token().survey(21, AT, 2)
-    wide = (*(x.double() for x in made[:3]), *made[3:])
-    true = affine_path_from_states(*wide, impl="reference", block_tokens=16).per_token().survey(21, AT, 2)
-    plain = _plain(*made[:3], made[4])
-    for name, exact in rows.quantities(true).items():
-        ours, theirs = (
-            float((x.double() - exact).square().mean().sqrt()) for x in (rows.quantities(found)[name], plain[name])
-        )
-        assert ours <= theirs, (name, ours, theirs)
+def test_no_worse_than_plain_float32(tokens, vocabulary):
+    for row in accuracy_rows(torch.device("cuda"), (tokens, WIDTH, vocabulary)):
+        for name, (_, ours, theirs) in row.errors.items():
+            assert ours <= theirs, (row.name, name, ours, theirs)
 
 
 @pytest.mark.parametrize("tokens", [1, 5])
@@ -65,24 +50,9 @@ def test_a_head_whose_bias_masks_some_entries(states, tokens):
         affine_path_from_states(h, h_plus, weight, bias, targets, dtype=kind, impl=impl).per_token().survey(21, AT, 2)
         for kind, impl in ((torch.float32, "kernel"), (torch.float64, "reference"))
     )
-    found, true = rows.quantities(ours), rows.quantities(exact)
+    found, true = by_name(ours), by_name(exact)
     for name in found:
         torch.testing.assert_close(found[name], true[name], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("tokens", "width", "outputs"), [(1, 64, 8), (130, 1000, 257), (1024, 2048, 4096), (9, 30, 7)])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_bias_of_products_is_known(tokens, width, outputs, dtype):
-    g = torch.Generator("cuda").manual_seed(width)
-    x, weight = (torch.randn(n, width, generator=g, device="cuda").to(dtype) for n in (2 * tokens, outputs))
-    product = empty_logits(2 * tokens, outputs, x.device)
-    multiply(x, weight / width**0.5, product)
-    exact, states = x.double() @ (weight / width**0.5).double().T, x.view(2, tokens, width)
-    share = missing_shares(states, weight / width**0.5, product.unflatten(0, (2, tokens)))[0].double()
-    mended = product.double() * (1.0 + share)
-    assert float((mended - exact).square().mean().sqrt()) <= 2e-7 + 1.5e-6 * width / 2048
-    if tokens > 100:
-        assert abs(float((exact * (exact - mended)).sum() / exact.square().sum())) <= 2e-7 * width / 2048
 
 
 def test_updates_that_follow_one_another_and_repeats(states):
@@ -99,8 +69,8 @@ def test_updates_that_follow_one_another_and_repeats(states):
         assert torch.equal(one.derivatives, other.derivatives)
     for together, path in zip(surveys(paths, 21, AT, 2), paths, strict=True):
         alone = path.survey(21, AT, 2)
-        for name, expected in rows.quantities(alone).items():  # the library may multiply other shapes in another order
-            torch.testing.assert_close(rows.quantities(together)[name], expected, rtol=1e-5, atol=3e-6)
+        for name, expected in by_name(alone).items():  # the library may multiply other shapes in another order
+            torch.testing.assert_close(by_name(together)[name], expected, rtol=1e-5, atol=3e-6)
 
 
 def test_scratch_is_bounded(states):

@@ -10,9 +10,9 @@ FOLDER = Path(__file__).parent
 
 
 def test_paths_from_states_through_the_interpreter(through_the_interpreter):
-    through_the_interpreter(FOLDER / "test_kernel.py::test_a_path_from_states", 4)
+    through_the_interpreter(FOLDER / "test_kernel.py::test_a_path_from_states[True-dtype0]", 1)
 
 
 @pytest.mark.slow
 def test_every_kernel_through_the_interpreter(through_the_interpreter):
-    through_the_interpreter(FOLDER / "test_kernel.py", 25)
+    through_the_interpreter(FOLDER / "test_kernel.py", 20)

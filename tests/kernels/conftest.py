@@ -1,6 +1,6 @@
 """The kernels are collected only where Triton's interpreter runs them, in a process of their own.
 
-TRITON_INTERPRET=1 pytest tests/kernels/split_product
+TRITON_INTERPRET=1 pytest tests/kernels/test_product_kernel.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-collect_ignore = [] if INTERPRETED else ["test_kernel.py"]
+collect_ignore = [] if INTERPRETED else ["test_product_kernel.py"]
 
 
 def _bf16(bits):
@@ -55,3 +55,14 @@ def factors():
         return x, torch.randn(outputs, inputs, generator=g).to(torch.bfloat16)
 
     return make
+
+
+@pytest.fixture
+def error():
+    """Root mean square of a product's error, in units of Σ |x||w|."""
+
+    def measured(found, x, weight):
+        exact, scale = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
+        return float(((found.double() - exact) / scale).square().mean().sqrt())
+
+    return measured
