@@ -85,7 +85,7 @@ def _safe_end(updates: Any) -> NDArray[np.float64]:
     bound = updates.floats("fp64_L_D")
     end = np.full(len(updates), np.nan)
     known = ~np.isnan(bound)
-    end[known] = beneficial_range(updates.floats("fp64_slope")[known], bound[known]).end
+    end[known] = beneficial_range(updates.floats("fp64_slope")[known], bound[known])
     return end
 
 

@@ -174,7 +174,7 @@ class QuestionView:
             "best": best,
             "root": float(quadratic_root(self.slope, self.quadratic)),
             "boundary": middle(record["fp64_boundary"]),
-            "safe": math.nan if bound is None else float(beneficial_range(record["fp64_slope"], bound).end),
+            "safe": math.nan if bound is None else float(beneficial_range(record["fp64_slope"], bound)),
         }
 
     @cached_property
