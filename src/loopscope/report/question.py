@@ -22,7 +22,6 @@ from loopscope.studies.conditions import printable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from loopscope.report.notebook import LensView
     from loopscope.store import StoredRun
 
     Floats = NDArray[np.float64]
@@ -218,12 +217,6 @@ class QuestionView:
             transition=self.transition if transition is None else chosen_transition(self.run, transition),
             alpha=self.alpha if alpha is None else chosen_alpha(alpha),
         )
-
-    def lens(self) -> LensView:
-        """What the model would say at every reference token after every loop; only in a run measured with a lens."""
-        from loopscope.report.notebook import LensView
-
-        return LensView(self)
 
     @property
     def title(self) -> str:
