@@ -196,7 +196,7 @@ def exit_code(arguments: list[str]) -> int:
             return code
         name = f" by {signal.Signals(received[0]).name}" if received else ""
         continues = "; the same command continues where this one stopped" if arguments[0] in _RESUMED else ""
-        _say(f"interrupted{name}{continues}")
+        _write_error(f"loopscope: interrupted{name}{continues}\n")
         return 128 + received[0] if received else code
 
 
@@ -284,12 +284,8 @@ def _complain(message: str) -> int:
     line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(message.split()))
     if len(line) > _LONGEST_LINE:
         line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
-    _say(line)
-    return 2
-
-
-def _say(line: str) -> None:
     _write_error(f"loopscope: {line}\n")
+    return 2
 
 
 def _write_error(text: str) -> None:

@@ -95,12 +95,9 @@ def _embedded_rows() -> list[dict[str, Any]]:
 
 
 def _size(parameters: int | None) -> str:
-    if parameters is None:
-        return "?"
-    for unit, scale in (("B", 1e9), ("M", 1e6)):
-        if parameters >= 0.5 * scale:
-            return f"{parameters / scale:.2f}{unit}"
-    return f"{parameters / 1e3:.0f}K"
+    if parameters is None or parameters < 5e5:
+        return "?" if parameters is None else f"{parameters / 1e3:.0f}K"
+    return f"{parameters / 1e9:.2f}B" if parameters >= 5e8 else f"{parameters / 1e6:.2f}M"
 
 
 KINDS = {

@@ -147,13 +147,10 @@ def _words(given: str) -> tuple[str, ...]:
 
 
 def _pairs(given: str) -> dict[str, str]:
-    found = {}
-    for entry in _words(given):
-        name, equals, place = entry.partition("=")
-        if not equals or not name or not place:
-            raise LoopscopeError(f"{setting('checkpoints', given)}: write MODEL=FOLDER, separated by commas")
-        found[name] = place
-    return found
+    pairs = [entry.partition("=") for entry in _words(given)]
+    if not all(name and place for name, _, place in pairs):
+        raise LoopscopeError(f"{setting('checkpoints', given)}: write MODEL=FOLDER, separated by commas")
+    return {name: place for name, _, place in pairs}
 
 
 def lm_eval(context: typer.Context) -> None:

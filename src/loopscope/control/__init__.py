@@ -12,22 +12,11 @@ from loopscope.control.policies import (
     MarginScaled,
     Policy,
     ScaledReadout,
-    Seen,
     Taps,
     ThresholdRule,
 )
 
-__all__ = [
-    "Decision",
-    "FixedDepth",
-    "FixedScale",
-    "MarginScaled",
-    "Policy",
-    "ScaledReadout",
-    "Seen",
-    "Taps",
-    "ThresholdRule",
-]
+__all__ = ["Decision", "FixedDepth", "FixedScale", "MarginScaled", "Policy", "ScaledReadout", "Taps", "ThresholdRule"]
 
 
 class _Callable(ModuleType):
