@@ -31,6 +31,8 @@ BAD_IN_PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"lens": 101}, "lens=101: Input should be less than or equal to 100"),
     ({"tokens": "no"}, "tokens='no': Input should be a valid boolean"),
     ({"batch_size": "many"}, "batch_size='many' is not a number of questions"),
+    ({"batch_size": 0}, "batch_size=0 is too small"),
+    ({"batch_size": ""}, "batch_size='' is not a number of questions"),
     ({"batch_size": "paper", "protocol": "loopscope:unit_size=3"}, "unit_size=3 must be even"),
     ({"model_args": {"exit_threshold": 1.5}}, "exit_threshold=1.5: Input should be less than or equal to 1"),
     ({"long": "cut"}, "long='cut' is not known: choose error, skip, truncate-left"),

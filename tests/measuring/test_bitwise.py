@@ -83,7 +83,7 @@ def test_a_changed_bit_of_a_number_is_reported_and_stored(run: StoredRun, tmp_pa
     shown = CliRunner().invoke(app, ["verify", "--bitwise", str(path)])
     assert shown.exit_code != 0
     assert "the first 4 loops, alone and on the way to 5: 0 of 2 batches differ, largest difference 0" in shown.output
-    assert "replay: unit 000001, depths.utility: the table depths: 1 of " in shown.output
+    assert "replay: depths.utility: the table depths: 1 of " in shown.output
     assert "everything measured again" in shown.output
     stored = stored_verification(StoredRun(path))
     assert stored is not None

@@ -13,7 +13,7 @@ import pytest
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.config import PROTOCOLS, BatchPolicy
-from loopscope.reproduction.reproduce import chosen_runs, paper_runs
+from loopscope.reproduction.reproduce import Reproduction, chosen_runs, paper_runs
 from loopscope.run import Run
 from loopscope.studies import FIGURES, TABLES
 from loopscope.studies.paper import model_names, models, tables
@@ -180,3 +180,14 @@ def test_a_mistake_is_one_line(options: dict[str, list[str]], message: str) -> N
         chosen_runs(paper_runs(), **options)
     with pytest.raises(LoopscopeError, match="did you mean paper"):
         paper_runs("papers")
+
+
+def test_hashes_of_weights_are_given_after_their_folder(tmp_path: Path) -> None:
+    runs = chosen_runs(paper_runs(), only=["tokens"])
+    work = Reproduction(runs, tmp_path, checkpoints={"ouro-1.4b": f"{tmp_path}@sha256:{'a' * 64}"})
+    assert work.config(runs[0]).model_spec == str(tmp_path)
+    assert list(work.weights()) == [
+        f"ouro-1.4b from {tmp_path}: judged as published if the SHA-256 of its 1 weight files are those given"
+    ]
+    with pytest.raises(LoopscopeError, match="give the whole SHA-256 of every weight file"):
+        Reproduction(runs, tmp_path, checkpoints={"ouro-1.4b": f"{tmp_path}@sha256:aa"})

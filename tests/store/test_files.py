@@ -1,12 +1,12 @@
 """Files and the lock: whole or absent, one line for what the file system refuses, nothing written through a link."""
 
+import errno
 import os
 import resource
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,33 +44,6 @@ def file_size_limit(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@contextmanager
-def small_disk(size: str) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp())
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
-    try:
-        if subprocess.run(mount, capture_output=True, check=False).returncode:
-            pytest.skip("mounting a small disk needs the rights of root")
-        try:
-            yield folder
-        finally:
-            subprocess.run(["umount", str(folder)], check=True)
-    finally:
-        folder.rmdir()
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    me = os.geteuid()
-    try:
-        if me == 0:
-            os.seteuid(65534)
-        yield
-    finally:
-        if me == 0:
-            os.seteuid(0)
-
-
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:3]))
@@ -96,35 +69,32 @@ def test_a_write_that_fails_midway_keeps_what_was_finished(
     assert contents(path) == contents(undisturbed)
 
 
-def test_a_full_disk_is_one_line_and_resumable(
-    undisturbed: Path, make_manifest: Make, make_tables: Tables, measure: Measure, contents: Contents
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.ENOSPC, "No space left on device; free some space and give the same command again"),
+        (errno.EROFS, "Read-only file system; choose an output= folder that can be written"),
+        (errno.EACCES, "Permission denied; choose an output= folder that can be written"),
+    ],
+)
+@pytest.mark.parametrize("operation", ["write", "fsync", "replace"])
+def test_a_refused_operation_is_one_line_and_the_run_goes_on(
+    operation: str, number: int, expected: str, tmp_path: Path, undisturbed: Path, measure: Measure, contents: Contents
 ) -> None:
-    with small_disk("300k") as disk:
-        with open_or_create(disk / "run", make_manifest()) as writer:
+    real, count = getattr(os, operation), iter(range(10**6))
 
-            def fill_the_disk() -> None:
-                for unit in writer.pending():
-                    writer.commit(unit, make_tables(writer.manifest, unit))
+    def refusing(*arguments: Any) -> Any:
+        if next(count) == 9:
+            raise OSError(number, os.strerror(number))
+        return real(*arguments)
 
-            with one_line("No space left on device; free some space"):
-                fill_the_disk()
-            assert 0 < len(writer.pending()) < 5
-        missing = {unit.index for unit in StoredRun(disk / "run").missing_units}
-        assert missing == {unit.index for unit in writer.pending()}
-        subprocess.run(["mount", "-o", "remount,size=2m", str(disk)], check=True)
-        assert measure(disk / "run").finished
-        assert contents(disk / "run") == contents(undisturbed)
-
-
-@pytest.mark.parametrize("mode", [0o555, 0o000])
-def test_a_folder_without_permission_is_one_line(mode: int, make_manifest: Make) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(mode)
-        try:
-            with as_nobody(), one_line(f"{name}.*Permission denied"):
-                open_or_create(Path(name) / "run", make_manifest())
-        finally:
-            Path(name).chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, operation, refusing)
+        with one_line(f"cannot write .*: {expected}"):
+            measure(tmp_path / "run")
+    assert not list((tmp_path / "run").rglob("*.partial"))
+    measure(tmp_path / "run")
+    assert contents(tmp_path / "run") == contents(undisturbed)
 
 
 def test_an_output_in_the_way_is_one_line(tmp_path: Path, make_manifest: Make) -> None:

@@ -201,8 +201,10 @@ def task_list(given: Any) -> tuple[str | Task | LoadedTask, ...]:
         if isinstance(task, Mapping):
             rows = f"{setting('tasks')} holds {shown(task)}"
             raise LoopscopeError(f"{rows}: make a task of rows with Task.from_rows([...])")
-        made = Task.from_dataset(task) if is_dataset(task) else task
-        found.append(made if isinstance(made, Task | LoadedTask) else text("tasks", made))
+        if isinstance(task, Task | LoadedTask | str):
+            found.append(text("tasks", task) if isinstance(task, str) else task)
+        else:
+            found.append(Task.from_dataset(task) if is_dataset(task) else text("tasks", task))
     return tuple(found)
 
 
@@ -346,7 +348,7 @@ class MeasureConfig(BaseModel):
         None, "Run directory; by default a dated folder under runs/. The same call resumes.", EXECUTION, "FOLDER"
     )
     overwrite: Switch = declare(False, "Measure again what the run directory holds.", EXECUTION)
-    model_args: Annotated[dict[str, Any], BeforeValidator(model_arguments)] = declare(
+    model_args: dict[str, Any] = declare(
         {}, "What mine.py:build is called with, or the choice of a model: ckpt=step900.", MODEL, "NAME=VALUE,..."
     )
     transitions: Transitions = declare(
@@ -469,7 +471,7 @@ class MeasureConfig(BaseModel):
             if not equals or not value:
                 raise LoopscopeError(f"{setting('protocol', stated)}: {shown(entry)} is not NAME=VALUE")
             chosen[choice("protocol", option.replace("-", "_"), list(cls.fields_of(PROTOCOL)))] = value
-        args = model_arguments(given.get("model_args"))
+        args = model_arguments(given["model_args"]) if given.get("model_args") else {}
         if "model" in given and isinstance(given["model"], str | PathLike | None):
             given = {**given, "model": text("model", given["model"])}
             if not parse_name(given["model"]).is_code:
@@ -480,11 +482,8 @@ class MeasureConfig(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         ends = {end for t in self.transitions for end in ends_of(t)}
-        batch = (
-            self.batch
-            if "batch" in self.model_fields_set
-            else BatchPolicy.parse("auto" if self.batch_size is None else self.batch_size)
-        )
+        size = "auto" if self.batch_size is None else self.batch_size
+        batch = self.batch if "batch" in self.model_fields_set else BatchPolicy.parse(size)
         names = (name for name in (self.model, *self.model_args.values()) if isinstance(name, str | PathLike))
         steps = (self.training_step, *(step_in(fspath(name)) for name in names))
         device = self.device

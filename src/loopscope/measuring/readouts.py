@@ -34,7 +34,7 @@ from torch import Tensor
 from loopscope.kernels.choice import takes_kernel
 from loopscope.measuring.batching import groups_within
 from loopscope.measuring.config import MeasureConfig
-from loopscope.measuring.update import Columns, Layout, Update, interpolated, ordered_sum
+from loopscope.measuring.update import Columns, Layout, Update, interpolated, ordered_mean, ordered_sum
 from loopscope.models.layers.blocks import linear
 from loopscope.models.protocol import AffineHead, Context, LoopedModel
 from loopscope.models.walk import halves, read, readout_asks_context
@@ -293,7 +293,9 @@ class GeneralReadout(Readout):
             tokens = RememberedPath(sequences.per_token(), before.log_p_N)
         if quick:
             tokens.know([1.0], (after.log_p_N - before.log_p_N).reshape(1, -1, 1))
-        mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R, scaled)
+        mean = MeanPath(
+            tokens, partial(ordered_mean, lengths=layout.tokens_R), layout.sequence_N, before.scores_R, scaled
+        )
         return [UpdatePaths(tokens, _joint(mean, layout), before, after, outputs, interpolation)]
 
     def read_rounded(self, update: Update, scales_B: tuple[Tensor, Tensor]) -> tuple[Reading, Reading]:
@@ -344,7 +346,7 @@ class GeneralReadout(Readout):
         *first, after = (Reading.of(torch.cat(found), layout) for found in log_p)
         if not outputs:
             return before or first[0], after, None
-        averaged = (layout.sequence_mean(torch.cat(values)) for values in zip(*changes, strict=True))
+        averaged = (ordered_mean(torch.cat(values), layout.tokens_R) for values in zip(*changes, strict=True))
         return before or first[0], after, OutputChange(*averaged)
 
     def _interpolated(
@@ -354,7 +356,9 @@ class GeneralReadout(Readout):
         layout = update.layout
         stack_3NK = sequences.per_token().with_utility(NODES, 2)
         found = interpolate(stack_3NK)
-        truncation_R, residual_R = layout.sequence_mean(found.truncation_N), layout.sequence_mean(found.residual_N)
+        truncation_R, residual_R = (
+            ordered_mean(values, layout.tokens_R) for values in (found.truncation_N, found.residual_N)
+        )
         allowed_R = ROUNDINGS * torch.finfo(self.dtype).eps * (1.0 + before.scores_R.abs())
         # Both are at least the polynomial's error: one without the rounding of values, one without the derivatives'.
         error_R = torch.minimum(truncation_R, residual_R)
@@ -379,7 +383,7 @@ class GeneralReadout(Readout):
         tokens.know(GRID, grid_NK.unsqueeze(0))
 
         def of_each_sequence(scales_R: Tensor) -> Tensor:
-            return layout.sequence_mean(per_token(scales_R[layout.sequence_N]))
+            return ordered_mean(per_token(scales_R[layout.sequence_N]), layout.tokens_R)
 
         columns: Columns = {"grid_evaluated": evaluated_B, "interpolation_error": layout.question_largest(error_R)}
         return tokens, InterpolatedPath(sequences, of_each_sequence, of_sequences), columns
@@ -454,8 +458,9 @@ class AffineReadout(Readout):
                 Reading.of(log_p, layout) for log_p in (survey.initial, survey.initial + survey.gains[:, -1])
             )
             ends = survey.distributions
-            outputs = OutputChange(layout.sequence_mean(ends.divergence), layout.sequence_mean(ends.entropy_change))
-            mean = MeanPath(tokens, layout.sequence_mean, layout.sequence_N, before.scores_R)
+            change = (ordered_mean(each, layout.tokens_R) for each in (ends.divergence, ends.entropy_change))
+            outputs = OutputChange(*change)
+            mean = MeanPath(tokens, partial(ordered_mean, lengths=layout.tokens_R), layout.sequence_N, before.scores_R)
             found.append(UpdatePaths(tokens, _joint(mean, layout), before, after, outputs))
         return found
 

@@ -237,10 +237,11 @@ def prepare(
     how = {"spans": settings.tokens or settings.trace, "share": settings.share_context}
     tasks = []
     for task in loaded:
-        check_vocabulary(task, facts.vocabulary_size, name)
-        shown = shown_through(task, tokenizer)
+        if task.encoding == "ids":
+            check_vocabulary(task, facts.vocabulary_size, name)
+            task = shown_through(task, tokenizer)
         limit = of_task(config.limit, task.name)
-        tasks.append(encode_task(shown, tokenizer, facts.max_positions, config.long, limit=limit, **how))
+        tasks.append(encode_task(task, tokenizer, facts.max_positions, config.long, limit=limit, **how))
     manifest = build_manifest(facts, None if tokenizer is None else tokenizer.sha256, tasks, settings)
     return Prepared(settings, manifest, tuple(tasks))
 

@@ -224,10 +224,6 @@ class Layout:
         row, place = self.positions_N2.unbind(1)
         return state_RSD[row, place]
 
-    def sequence_mean(self, values_N: Tensor) -> Tensor:
-        """Mean over the reference tokens of every sequence: [N, ...] → [R, ...]."""
-        return ordered_mean(values_N, self.tokens_R)
-
     def question_largest(self, values_R: Tensor) -> Tensor:
         """The largest over the sequences of every question: [R] → [B]."""
         found_B = values_R.new_full((len(self.questions),), -torch.inf)

@@ -24,7 +24,7 @@ import math
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -274,18 +274,25 @@ def _sample(run: StoredRun, named: Named, scratch: str) -> Replayed:
     dtypes = run.manifest.dtypes
     tolerance = max(_TOLERANCES.get(dtype, _COARSE) for dtype in (dtypes.states, dtypes.readout))
     utilities, findings = Tally(UTILITIES), list[Finding]()
+    for where, gap in _gaps(run, again, chosen):
+        name = where.partition(".")[2]
+        if gap.differing and (name in _EXACT or (name in _NUMBERS and gap.relative > tolerance)):
+            how = "other values" if gap.largest is None else f"a difference of {gap.largest:.3g}"
+            findings.append(Finding("replay", where, how))
+        if where == "depths.utility":
+            utilities.add(gap, where)
+    return Replayed(tuple(findings), (utilities.comparison,))
+
+
+def _gaps(run: StoredRun, again: StoredRun, chosen: pl.DataFrame | None = None) -> Iterator[tuple[str, Gap]]:
+    """How every column of two runs differs, by `table.column`; the first of them cut to some questions."""
     for table in run.manifest.tables():
-        lazy = run.scan(table.name).join(chosen.lazy(), ["task", "split", "row"], "semi")
+        lazy = run.scan(table.name)
+        lazy = lazy if chosen is None else lazy.join(chosen.lazy(), ["task", "split", "row"], "semi")
         keys = [name for name in _KEYS if name in table.names]
         stored, measured = lazy.collect().sort(keys), again.read(table.name).sort(keys)
-        for name in (name for name in stored.columns if name in (*_EXACT, *_NUMBERS)):
-            gap = Gap.of(stored[name], measured[name])
-            if gap.differing and not (name in _NUMBERS and gap.relative <= tolerance):
-                how = "other values" if gap.largest is None else f"a difference of {gap.largest:.3g}"
-                findings.append(Finding("replay", f"{table.name}.{name}", how))
-            if (table.name, name) == ("depths", "utility"):
-                utilities.add(gap, "depths.utility")
-    return Replayed(tuple(findings), (utilities.comparison,))
+        for name in table.names:
+            yield f"{table.name}.{name}", Gap.of(stored[name], measured[name])
 
 
 @torch.no_grad()
@@ -308,17 +315,12 @@ def _everything(run: StoredRun, named: Named, scratch: str) -> Replayed:
                 pair = selected(gate, limit, states), acted(gate, limit, alone)
             selects.add(Gap.of_states(pair[:1], pair[1:]), where)
     again = StoredRun(run_config(config, scratch))
-    tallies = [prefix, selects, utilities]
-    for table in run.manifest.tables():
-        tallies.append(Tally(f"the table {table.name}"))
-        for unit in run.units:
-            old, new = (pl.DataFrame(each.read_shard(table.name, unit)) for each in (run, again))
-            for name in table.names:
-                gap = Gap.of(old[name], new[name])
-                tallies[-1].add(gap, f"unit {unit.name}, {table.name}.{name}")
-                if (table.name, name) == ("depths", "utility"):
-                    utilities.add(gap, f"unit {unit.name}")
-    comparisons = tuple(tally.comparison for tally in tallies)
+    tables = {table.name: Tally(f"the table {table.name}") for table in run.manifest.tables()}
+    for where, gap in _gaps(run, again):
+        tables[where.partition(".")[0]].add(gap, where)
+        if where == "depths.utility":
+            utilities.add(gap, where)
+    comparisons = tuple(tally.comparison for tally in (prefix, selects, utilities, *tables.values()))
     other = "; ".join(map(str, sources.differences[:3]))
     why = f"; not as it was: {other}" if other else ""
     findings = tuple(Finding("replay", each.first or "", f"{each}{why}") for each in comparisons if each.differing)
