@@ -147,8 +147,9 @@ def measured_table(folder: Path, questions: int) -> str:
     """The first update beyond training as `loopscope measure` finds it, and how far that is from the stored numbers."""
     stored, rows = updates(), []
     for model, transition in FIRST.items():
+        name, _, chosen = model.partition(":")
         run = measure(
-            model, "stories", transitions=[transition], depths=[transition, transition + 1], level="grid",
+            name, "stories", model_args=chosen or None, transitions=[transition], depths=[transition, transition + 1],
             limit=questions, output=folder / re.sub(r"\W", "-", model), device="cpu", dtype="float32",
         )  # fmt: skip
         name, here = f"{model} {transition}", measured(run)

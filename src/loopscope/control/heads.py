@@ -300,10 +300,10 @@ def load_head(path: str | Path) -> Head:
         with safe_open(path, framework="pt") as file:
             described = dict(file.metadata() or {})
             digest = described.pop("sha256", "")
-            card = Card.model_validate_json(described.get("loopscope_head", ""))
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if digest != sha256_bytes(save(stored, described)):
                 raise ValueError("it does not match its own digest")
+            card = Card.model_validate_json(described.get("loopscope_head", ""))
             for loop in sorted({name.partition(".")[0] for name in stored}):
                 tensors = {name: stored[f"{loop}.{name}"] for name in Network(1, 1).state_dict()}
                 hidden, width = tensors["inner.weight"].shape

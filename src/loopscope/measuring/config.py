@@ -148,7 +148,7 @@ def limits(given: int | str | Mapping[str, int] | None) -> Limits:
     if isinstance(given, str):
         entries = [entry.rpartition("=") for entry in given.split(",")]
         found = {name.strip(): parse_number(number) for name, _, number in entries}
-        if None in found.values() or len(found) < len(entries) or ("" in found and len(found) > 1):
+        if None in found.values() or len(found) < len(entries) or ("" in found and entries != [("", "", given)]):
             raise LoopscopeError(
                 f"{setting('limit', given)}: give one number of questions for all tasks, such as 100, or one for each"
                 f" by name, such as gsm8k=100,piqa=50"
