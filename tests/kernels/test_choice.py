@@ -22,24 +22,19 @@ def interpreted(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
-def test_kernels_are_for_inference_in_low_precision(interpreted):
-    with torch.no_grad(), implementation("triton"):
-        assert takes_kernel(X)
-        assert not takes_kernel(X.float())
-        assert not takes_kernel(X[:0])
-        with torch.enable_grad():
-            assert not takes_kernel(X)
-        with torch.autograd.forward_ad.dual_level():
-            assert not takes_kernel(X)
-
-
-def test_a_cpu_takes_the_plain_code_unless_told_otherwise(interpreted):
+def test_kernels_are_for_inference_in_low_precision_where_they_are_chosen(interpreted):
     with torch.no_grad():
-        assert not takes_kernel(X)
+        assert not takes_kernel(X), "a CPU takes the plain code"
         assert takes_kernel(X, "triton")
         with implementation("triton"):
             assert takes_kernel(X)
             assert not takes_kernel(X, "reference")
+            assert not takes_kernel(X.float())
+            assert not takes_kernel(X[:0])
+            with torch.enable_grad():
+                assert not takes_kernel(X)
+            with torch.autograd.forward_ad.dual_level():
+                assert not takes_kernel(X)
         assert not takes_kernel(X)
 
 
@@ -49,29 +44,17 @@ def test_kernels_without_a_gpu_are_one_line(monkeypatch):
         takes_kernel(X, "triton")
 
 
-@pytest.fixture
-def variable(monkeypatch):
-    """Sets the environment variable as if the process had started with it."""
-
-    def start(value):
-        monkeypatch.setenv(choice.VARIABLE, value)
-        choice._from_environment.cache_clear()
-
-    yield start
+@pytest.mark.parametrize(("value", "answer"), [("triton", True), ("reference", False), ("auto", False), ("cuda", None)])
+def test_the_environment_decides_for_a_process(monkeypatch, interpreted, value, answer):
+    monkeypatch.setenv(choice.VARIABLE, value)
     choice._from_environment.cache_clear()
-
-
-@pytest.mark.parametrize(("value", "answer"), [("triton", True), ("reference", False), ("auto", False)])
-def test_the_environment_decides_for_a_process(variable, interpreted, value, answer):
-    variable(value)
     with torch.no_grad():
-        assert takes_kernel(X) is answer
-
-
-def test_an_unknown_value_gets_one_line(variable):
-    variable("cuda")
-    with torch.no_grad(), pytest.raises(LoopscopeError, match="LOOPSCOPE_KERNELS is 'cuda'; choose one of auto"):
-        takes_kernel(X)
+        if answer is None:
+            with pytest.raises(LoopscopeError, match="LOOPSCOPE_KERNELS is 'cuda'; choose one of auto"):
+                takes_kernel(X)
+        else:
+            assert takes_kernel(X) is answer
+    choice._from_environment.cache_clear()
 
 
 def test_a_failing_compiler_is_reported_once_and_done_without(monkeypatch):

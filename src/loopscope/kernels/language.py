@@ -30,10 +30,7 @@ else:
     constexpr = getattr(tl, "constexpr", None)
 
 
-VARYING = (
-    *("tokens", "rows", "positions", "splits", "tiles_per_split", "size", "count"),
-    *("groups", "queries", "keys", "first", "order_stride", "length"),
-)
+VARYING = ("tokens", "rows", "positions", "count", "groups", "queries", "keys", "first", "order_stride")
 """Arguments that differ from batch to batch: a kernel is not compiled anew for those that are 1 or divisible by 16."""
 
 
@@ -48,28 +45,18 @@ def constant(value: float) -> Any:
 
 
 def launch(
-    kernel: Any,
-    grid: tuple[int, ...],
-    on: Tensor,
-    *arguments: Any,
-    warps: int = 4,
-    fusion: bool = False,
-    registers: int | None = None,
-    **constants: Any,
+    kernel: Any, grid: tuple[int, ...], on: Tensor, *arguments: Any, warps: int = 4, fusion: bool = False, **rest: Any
 ) -> None:
     """Runs a kernel on the device of `on`.
 
     Without `fusion` products are never contracted with the sums that follow them: that would be one rounding fewer
-    than in the plain code. `registers` is the most that a thread may take.
+    than in the plain code.
     """
     if triton is None:
         raise LoopscopeError("the kernels need Triton, which is not installed: pip install triton")
-    options = {"num_warps": warps, "enable_fp_fusion": fusion, **constants}
-    if registers is not None:
-        options["maxnreg"] = registers
     elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
     with torch.cuda.device(on.device) if elsewhere else contextlib.nullcontext():
-        kernel[grid](*arguments, **options)
+        kernel[grid](*arguments, num_warps=warps, enable_fp_fusion=fusion, **rest)
 
 
 def descriptor(matrix: Tensor, block: list[int]) -> Any:

@@ -53,7 +53,7 @@ class Tile(NamedTuple):
 
 
 WIDE = Tile(128, 256, 64, 8, 3, 16, 512)
-"""For many rows and outputs."""
+"""For many rows and outputs, where its 144 KiB fit into what a multiprocessor's programs share."""
 NARROW = Tile(64, 128, 64, 4, 3, 16, 64)
 """For two terms, and for fewer rows: every block is rounded."""
 
@@ -73,8 +73,7 @@ def multiply(
 
     `least` is the smallest number that comes out, `missing` the share by which sums are too small, if it is known.
     """
-    if terms_nMK.stride(1) % 8 or weight_NK.stride(0) % 8:  # the copy engine's rows begin at multiples of 16 bytes
-        terms_nMK, weight_NK = (functional.pad(x, (0, -x.shape[-1] % 8)) for x in (terms_nMK, weight_NK))
+    terms_nMK, weight_NK = _aligned(terms_nMK), _aligned(weight_NK)
     if missing is None:
         missing = _missing(out_MN.device, terms_nMK.dtype, tile, terms_nMK.shape[2]) if out_MN.is_cuda else 0.0
     terms, rows, inputs = terms_nMK.shape
@@ -101,6 +100,17 @@ def multiply(
         UNITS=units is not None,
         BIAS=bias_N is not None,
     )
+
+
+def widest(device: torch.device) -> Tile:
+    """The tile of one term."""
+    return WIDE if torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor >= 160_000 else NARROW
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """With rows that begin at multiples of sixteen bytes, as the copy engine of a GPU wants them."""
+    begins = x.data_ptr() % 16 == 0 and x.stride(-2) % 8 == 0
+    return x if begins else functional.pad(x, (0, -x.shape[-1] % 8))
 
 
 @functools.cache

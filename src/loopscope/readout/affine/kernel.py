@@ -19,11 +19,21 @@ from torch import Tensor
 
 from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import launch
-from loopscope.kernels.product import WIDE, multiply
+from loopscope.kernels.product import multiply, widest
 from loopscope.readout.affine.moments import ORDER, MomentsBackend, Sums
-from loopscope.readout.affine.query import EXTRA, Query, scales_on, spacing, taken
+from loopscope.readout.affine.query import (
+    EXTRA,
+    HeadLogits,
+    LogitBlock,
+    LogitSource,
+    Query,
+    StoredLogits,
+    scales_on,
+    spacing,
+    taken,
+)
 from loopscope.readout.affine.reduction import LOWEST, reduce_path, reduce_powers
-from loopscope.readout.affine.sources import HeadLogits, LogitBlock, LogitSource, StoredLogits, blocks
+from loopscope.readout.blocks import blocks
 
 SCRATCH = 400 << 20
 """Bytes of logits that exist at a time."""
@@ -144,7 +154,7 @@ def consecutive(queries: Sequence[Query]) -> list[Tensor]:
 def read_out(h_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tensor) -> None:
     """Logits in float32 of 16-bit states and a 16-bit head."""
     if h_ND.is_cuda:
-        multiply(h_ND.unsqueeze(0), weight_VD, WIDE, out_NV, bias_N=bias_V, least=LOWEST)
+        multiply(h_ND.unsqueeze(0), weight_VD, widest(h_ND.device), out_NV, bias_N=bias_V, least=LOWEST)
         return
     torch.mm(h_ND.float(), weight_VD.float().T, out=out_NV)
     if bias_V is not None:
