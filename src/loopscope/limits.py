@@ -77,16 +77,12 @@ def time_limit(seconds: float) -> Iterator[None]:
     In the main thread a signal does it, which interrupts a regular expression, too; elsewhere a call into compiled code
     is not interrupted.
     """
-    if _alarm_is_free():
+    in_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
+    unused = (signal.SIG_DFL, (0.0, 0.0))
+    if in_main and (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == unused:
         yield from _by_signal(seconds)
     else:
         yield from _by_thread(seconds)
-
-
-def _alarm_is_free() -> bool:
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        return False
-    return signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def _by_signal(seconds: float) -> Iterator[None]:

@@ -56,20 +56,14 @@ def analyse(readout: Readout, update: Update, paper_bracket: float | None = None
 
     `paper_bracket` asks for the paper's envelope and extremes, and for optima in brackets of this width.
     """
-    kept = _KEPT.get(update.before_RSD.device.type, LOGITS)
-    found = [
-        _analyse_group(readout, group, paper_bracket)
-        for group in update.groups(max(1, kept // readout.model.vocabulary_size))
-    ]
-    questions, nodes = zip(*found, strict=True)
-    return stacked(questions), stacked(nodes)
-
-
-def _analyse_group(readout: Readout, update: Update, bracket: float | None) -> tuple[Columns, Columns]:
-    found, nodes = path_columns(readout.fp64_path(update), bracket)
-    found["state_gap"] = state_gap(update, torch.float64 if bracket is None else torch.float32)
-    of_paths = {name: values for name, values in nodes._asdict().items() if name != "scales"}
-    return {f"fp64_{name}": values for name, values in found.items()}, of_paths
+    kept, dtype = _KEPT.get(update.before_RSD.device.type, LOGITS), torch.float32 if paper_bracket else torch.float64
+    questions, paths = list[Columns](), list[Columns]()
+    for group in update.groups(max(1, kept // readout.model.vocabulary_size)):
+        found, nodes = path_columns(readout.fp64_path(group), paper_bracket)
+        found["state_gap"] = state_gap(group, dtype)
+        questions.append({f"fp64_{name}": values for name, values in found.items()})
+        paths.append({name: values for name, values in nodes._asdict().items() if name != "scales"})
+    return stacked(questions), stacked(paths)
 
 
 def path_columns(path: UtilityPath, bracket: float | None = None) -> tuple[Columns, Nodes]:

@@ -221,7 +221,10 @@ class GeneralReadout(Readout):
 
     def __init__(self, model: LoopedModel, dtype: torch.dtype) -> None:
         super().__init__(model, dtype)
-        self._derivation = _derivation_of(model)
+        try:
+            self._derivation = _DERIVATIONS.setdefault(model, Derivation())
+        except TypeError:  # an object without weak references finds out again
+            self._derivation = Derivation()
 
     @property
     def backends_used(self) -> set[str]:
@@ -393,13 +396,6 @@ def _whole_readout(
     model: LoopedModel, context: Context | None, dtype: torch.dtype, state_RSD: Tensor, positions_N2: Tensor
 ) -> Tensor:
     return read(model, state_RSD, positions_N2, dtype, context)
-
-
-def _derivation_of(model: LoopedModel) -> Derivation:
-    try:
-        return _DERIVATIONS.setdefault(model, Derivation())
-    except TypeError:  # an object without weak references finds out again
-        return Derivation()
 
 
 class AffineReadout(Readout):

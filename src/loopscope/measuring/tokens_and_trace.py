@@ -135,17 +135,16 @@ class Trace:
         """The columns of every depth, one row per reference token."""
         names = [q.example.id for q in self._layout.questions for _ in range(q.example.prediction_count)]
         identity = {**token_identity(self._layout), "example_id": np.asarray(names, dtype=object)}
-        return [{"trace": {**identity, **self._columns(depth)}} for depth in sorted(self._found)]
-
-    def _columns(self, depth: int) -> Columns:
-        count, found = len(self._layout.targets_N), self._found[depth]
-        columns: Columns = {"depth": np.full(count, depth)}
-        for column in TRACE_COLUMNS:
-            if column.name in found:
-                columns[column.name] = found[column.name].to(_STORED[column.element])
-            elif not column.is_list and column.name != "rank":
-                columns[column.name] = np.ma.array(np.zeros(count, np.float32), mask=True)
-        return columns
+        missing, tables = np.ma.array(np.zeros(len(names), np.float32), mask=True), []
+        for depth, found in sorted(self._found.items()):
+            columns: Columns = {**identity, "depth": np.full(len(names), depth)}
+            for column in TRACE_COLUMNS:
+                if column.name in found:
+                    columns[column.name] = found[column.name].to(_STORED[column.element])
+                elif not column.is_list and column.name != "rank":
+                    columns[column.name] = missing
+            tables.append({"trace": columns})
+        return tables
 
 
 def prediction_columns(now: Softmax, before: Softmax | None, targets_n: Tensor, lens: int) -> dict[str, Tensor]:

@@ -180,20 +180,17 @@ def _read() -> Iterator[Table]:
         columns: list[Column] = []
         for line in lines:
             if " | " in line:
-                columns.append(_column(*line.split(" | ", 4)))
-                declared.setdefault(columns[-1].name, columns[-1])
+                column, kind, unit, given, meaning = line.split(" | ", 4)
+                type_, _, length = kind.removesuffix("]").partition("[")
+                flags = {flag: value for flag, _, value in (each.partition("=") for each in given.split())}
+                level = next((level for level in Level if level in flags), Level.QUICK)
+                facts = level, "null" in flags, int(length) if length else None, int(flags.get("since", 1))
+                columns.append(Column(column, type_, unit, meaning, *facts))
+                declared.setdefault(column, columns[-1])
             else:
                 columns += (declared[name] for name in line.split(", "))
         name, per, key, *since = head.split(": ")
         yield Table(name, per, tuple(key.split()), tuple(columns), *map(int, since))
-
-
-def _column(name: str, kind: str, unit: str, given: str, meaning: str) -> Column:
-    type_, _, length = kind.removesuffix("]").partition("[")
-    flags = {flag: value for flag, _, value in (each.partition("=") for each in given.split())}
-    level = next((level for level in Level if level in flags), Level.QUICK)
-    fixed = int(length) if length else None
-    return Column(name, type_, unit, meaning, level, "null" in flags, fixed, int(flags.get("since", 1)))
 
 
 TABLES: dict[str, Table] = {table.name: table for table in _read()}

@@ -127,6 +127,8 @@ def families_figure(table: TableResult, bootstrap: Bootstrap) -> figures.Picture
     """
     if len(table.rows) == 1:
         return "one run and one task: name several runs to compare them"
+    if all(row["share"].value is None for row in table.rows):
+        return "no update of these runs is harmful"
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in table.rows:
         groups[str(row["topology"] or row.condition.family)].append(row)
