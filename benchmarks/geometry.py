@@ -18,7 +18,7 @@ from torch import Tensor
 
 from loopscope.readout import AffinePath, Survey, affine_path_from_states
 from loopscope.readout.affine.path import surveys
-from loopscope.readout.affine.sources import blocks, full_precision_products
+from loopscope.readout.blocks import blocks, full_precision_products
 from timing import OURS, Call, Row, Spread, race
 
 SCALES = 21

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -54,14 +53,6 @@ def test_every_task_has_its_line_with_splits_and_source(capsys: pytest.CaptureFi
     assert "test 1319, train 7473, train256;" in lines["gsm8k"]
     assert "Rowan/hellaswag@218ec52e" in lines["hellaswag"]
     assert "test 5000, validation 2000, train 10000; in the package" in lines["arithmetic"]
-
-
-def test_json_is_one_array_of_the_same_tasks(capsys: pytest.CaptureFixture[str]) -> None:
-    tasks(as_json=True)
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows][-7:] == list(BENCHMARKS)
-    assert rows[-1]["splits"] == {"validation": 1221, "train": 9741}
-    assert rows[-1]["subsets"] == {"train1024": 1024}
 
 
 def test_listing_imports_neither_torch_nor_datasets() -> None:

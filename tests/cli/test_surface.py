@@ -15,17 +15,17 @@ SURFACE = {
     "lm-eval": "",
     "measure": "--apply-chat-template --batch-size --certify --config --data-dir --depths --device --dtype --engine "
     "--ids --initial-state --lens --level --limit --long --model --model-args --num-fewshot --output --overwrite "
-    "--paths --plan --plan-seconds --progress --protocol --scales-to --share-context --tasks --template --tokenizer "
+    "--paths --plan --progress --protocol --scales-to --share-context --tasks --template --tokenizer "
     "--tokens --trace --transitions --workers",
-    "models": "--json",
+    "models": "",
     "reproduce": "--checkpoints --config --data-dir --device --engine --limit --long --models --only "
-    "--output --plan --plan-seconds --progress --protocol --random-weights --stand-ins --tasks --tokenizer "
+    "--output --plan --progress --protocol --random-weights --stand-ins --tasks --tokenizer "
     "--updates-only --verify --workers",
     "push": "--public repository run",
     "report": "--lens-questions --output --with-command runs",
     "studies": "",
     "tables": "--all --format --name runs",
-    "tasks": "--json",
+    "tasks": "",
     "verify": "--bitwise --data-dir --device --model --replay --tasks --template --tokenizer run",
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 import safetensors
@@ -184,57 +183,9 @@ def test_the_file_may_change_afterwards(tiny):
     assert torch.equal(model.lm_head.weight, before)
 
 
-def _pipe(name):
-    def change(folder):
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
-
-    return change
-
-
-def _endless(folder):
-    (folder / CONFIG).unlink()
-    (folder / CONFIG).symlink_to("/dev/zero")
-
-
-def _huge(folder):
-    with (folder / CONFIG).open("ab") as file:
-        file.truncate(2**30)
-
-
-def _config(**fields):
-    def change(folder):
-        (folder / CONFIG).write_text(json.dumps(json.loads((folder / CONFIG).read_text()) | fields))
-
-    return change
-
-
-HARMFUL = {
-    "config of a gigabyte": _huge,
-    "config is a pipe": _pipe(CONFIG),
-    "config is endless": _endless,
-    "weights are a pipe": _pipe(WEIGHTS),
-    "architecture of thousands of characters": _config(architectures=["x" * 5000], model_type=None),
-    "vocabulary beyond any memory": _config(vocab_size=10**15),
-    "base of the rotation beyond floats": _config(rope_theta=10**400),
-    "scaling by NaN": _config(rope_scaling={"rope_type": "linear", "factor": float("nan")}),
-}
-
-
-@pytest.mark.parametrize("case", HARMFUL)
-def test_checkpoints_made_to_do_harm_are_refused_in_one_short_line(tiny, case):
-    """The corpus (`tests/corpus`) has the rest of them."""
-    folder = tiny("ouro")
-    HARMFUL[case](folder)
-    with pytest.raises(LoopscopeError) as caught:
-        load_model(folder)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 1000
-
-
 @pytest.mark.parametrize("fields", [{"vocab_size": 2**31 - 1, "hidden_size": 2**20}, {"num_hidden_layers": 10**8}])
 def test_random_weights_of_absurd_sizes(tiny, fields):
     folder = tiny("ouro")
-    _config(**fields)(folder)
+    (folder / CONFIG).write_text(json.dumps(json.loads((folder / CONFIG).read_text()) | fields))
     with pytest.raises(LoopscopeError):
         load_model(folder, model_args={"random_weights": True})

@@ -1,7 +1,6 @@
 """`load_model`: every family from a folder, the hub and the package; every bad checkpoint in one clear line."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +9,8 @@ from safetensors.torch import load_file, save_file
 import loopscope as ls
 from loopscope import Batch, load_model, load_tokenizer
 from loopscope.errors import LoopscopeError
-from loopscope.models.load import card_of
+from loopscope.models.load import DTYPES, card_of, find_device, find_dtype
 
-GOLDEN = Path(__file__).resolve().parents[2].parent / "shared" / "golden"
 FAMILIES = ["ouro", "huginn", "retrofit-llama", "retrofit-olmo"]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -113,24 +111,6 @@ def test_tied_head_with_other_values_is_pointed_out(tiny):
     assert torch.equal(model.lm_head.weight, load_file(folder / "model.safetensors")["transformer.wte.weight"])
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference checkpoints are not beside the repository")
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [("ouro", "ouro"), ("huginn", "huginn"), ("retrofit_llama", "retrofit-llama"), ("retrofit_olmo", "retrofit-olmo")],
-)
-def test_reference_checkpoints_load_whole_and_sharded_alike(name, family):
-    folders = [path for path in (GOLDEN / name, GOLDEN / name / "sharded") if path.is_dir()]
-    models = [load_model(str(path)) for path in folders]
-    meta = json.loads((GOLDEN / name / "meta.json").read_text())
-    for model in models:
-        assert model.family == family
-        stored = {key: tuple(shape) for key, shape in meta["params"].items() if key != "freqs_cis"}
-        found = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-        assert found == stored
-        for (key, one), (_, other) in zip(models[0].named_parameters(), model.named_parameters(), strict=True):
-            assert torch.equal(one, other), key
-
-
 # --- cards ---
 
 
@@ -151,18 +131,6 @@ def test_card_of_a_folder(tiny):
 
 def publish(hub, repo, folder):
     hub.files[repo] = {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_hub_model_records_its_commit(tiny, local_hub, shards):
-    folder = tiny("huginn", shards=shards)
-    publish(local_hub, "maker/model", folder)
-    model, local = load_model("maker/model"), load_model(str(folder))
-    for one, other in zip(model.parameters(), local.parameters(), strict=True):
-        assert torch.equal(one, other)
-    card = card_of(model)
-    assert (card.kind, card.location, card.revision) == ("hub", "maker/model", COMMIT)
-    assert model.name == "maker/model"
 
 
 def test_hub_model_with_revision_and_offline(tiny, local_hub):
@@ -245,3 +213,51 @@ def test_more_memory_than_there_is(tiny):
     message = complaint(folder, model_args={"random_weights": True})
     assert "GB in float32" in message
     assert "smaller dtype" in message
+
+
+# --- devices and dtypes ---
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    def pretend(cuda=0, mps=False):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "found"), [(2, False, "cuda"), (1, True, "cuda"), (0, True, "mps"), (0, False, "cpu")]
+)
+def test_auto_takes_the_best_there_is(machine, cuda, mps, found):
+    machine(cuda, mps)
+    assert find_device("auto").type == found
+
+
+@pytest.mark.parametrize(("count", "name"), [(0, "cuda"), (1, "cuda:1")])
+def test_cuda_device_beyond_the_last(machine, count, name):
+    machine(count)
+    with pytest.raises(LoopscopeError, match=f"this machine has {count}"):
+        find_device(name)
+
+
+def test_mps_only_where_it_is(machine):
+    machine(mps=True)
+    assert find_device("mps").type == "mps"
+    machine(mps=False)
+    with pytest.raises(LoopscopeError, match="mps"):
+        find_device("mps")
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "mkldnn", "cuda:-1", "cuda:" + "9" * 5000])
+def test_name_that_is_no_device(name):
+    with pytest.raises(LoopscopeError, match="there is no device") as caught:
+        find_device(name)
+    assert len(str(caught.value)) < 300
+
+
+def test_every_dtype_by_name_and_object():
+    for name, dtype in DTYPES.items():
+        assert find_dtype(name) is find_dtype(dtype) is find_dtype(name.upper()) is dtype

@@ -78,11 +78,3 @@ def test_dtype_that_the_configuration_states(tiny, fields, dtype):
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
     assert load_model(folder, model_args={"random_weights": True}).dtype == dtype
-
-
-def test_hub_model_needs_its_configuration_only(tiny, local_hub):
-    folder = tiny("ouro")
-    local_hub.files["maker/model"] = {path.name: path.read_bytes() for path in folder.iterdir()}
-    model = load_model("maker/model", model_args={"random_weights": True})
-    assert card_of(model).revision is not None
-    assert not any("safetensors" in request for request in local_hub.requests if request.startswith("GET"))

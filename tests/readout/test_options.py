@@ -12,10 +12,10 @@ from loopscope.readout import (
     affine_path,
     autograd_coefficients,
     chord_curvature,
-    joint_option_utility,
     nonlinear_path,
     option_path,
 )
+from loopscope.readout.options import OptionGroups, grouped_option_utility
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_hessian_vector_product_of_the_joint_utility_agrees(questions):
     def utility(z):
         tokens = torch.log_softmax(z, -1)[range(14), y]
         scores = torch.zeros(7, dtype=torch.float64).index_add(0, examples, tokens) / counts
-        return joint_option_utility(scores, owner, correct)
+        return grouped_option_utility(scores, OptionGroups.of(owner, correct, 7, z.device))
 
     path = _joint(_affine)(questions)
     found = autograd_coefficients(utility, z0, v, owner[examples], 3)

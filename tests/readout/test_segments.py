@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 import torch
 
-from loopscope.errors import LoopscopeError
 from loopscope.readout.path import as_segments, segment_mean
 
 CPU = torch.device("cpu")
@@ -34,16 +33,3 @@ def test_no_index_means_one_example():
     assert segments.single
     assert segments.examples == 1
     assert segments.per_token().examples == 5
-
-
-@pytest.mark.parametrize(
-    ("index", "message"),
-    [
-        ([0, -1, 1], "number the examples from 0"),
-        ([[0], [1], [2]], "each of the 3"),
-        ([0.0, 1.0, 2.0], "give integers"),
-    ],
-)
-def test_a_wrong_index_is_refused(index, message):
-    with pytest.raises(LoopscopeError, match=message):
-        as_segments(torch.tensor(index), 3, CPU)

@@ -169,7 +169,6 @@ def wait_until() -> Callable[..., None]:
 
 OPEN = """async (hash) => {
   const main = document.getElementById("main");
-  delete document.documentElement.dataset.theme;
   main.replaceChildren();
   delete main.dataset.view;
   scrollTo(0, 0);

@@ -13,7 +13,7 @@ import pytest
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.measuring.config import PROTOCOLS, BatchPolicy
-from loopscope.reproduction.reproduce import chosen_runs, paper_runs
+from loopscope.reproduction.reproduce import Reproduction, chosen_runs, paper_runs
 from loopscope.run import Run
 from loopscope.studies import FIGURES, TABLES
 from loopscope.studies.paper import model_names, models, tables
@@ -92,7 +92,7 @@ def test_a_part_of_the_plan_that_has_every_kind_of_run(
 
 def test_the_plan_says_what_it_takes(command: Callable[..., list[str]], tmp_path: Path, capsys: Any) -> None:
     chosen = ("--models", "ouro-1.4b", "--tasks", "gsm8k", "--only", "tokens")
-    assert exit_code(command(tmp_path, "--plan", "--plan-seconds", "0.01", *chosen)) == 0
+    assert exit_code(command(tmp_path, "--plan", *chosen)) == 0
     said = capsys.readouterr().out
     assert "ouro-1.4b-tokens" in said
     assert "ouro-1.4b (random weights): 2 questions, " in said
@@ -180,3 +180,14 @@ def test_a_mistake_is_one_line(options: dict[str, list[str]], message: str) -> N
         chosen_runs(paper_runs(), **options)
     with pytest.raises(LoopscopeError, match="did you mean paper"):
         paper_runs("papers")
+
+
+def test_hashes_of_weights_are_given_after_their_folder(tmp_path: Path) -> None:
+    runs = chosen_runs(paper_runs(), only=["tokens"])
+    work = Reproduction(runs, tmp_path, checkpoints={"ouro-1.4b": f"{tmp_path}@sha256:{'a' * 64}"})
+    assert work.config(runs[0]).model_spec == str(tmp_path)
+    assert list(work.weights()) == [
+        f"ouro-1.4b from {tmp_path}: judged as published if the SHA-256 of its 1 weight files are those given"
+    ]
+    with pytest.raises(LoopscopeError, match="give the whole SHA-256 of every weight file"):
+        Reproduction(runs, tmp_path, checkpoints={"ouro-1.4b": f"{tmp_path}@sha256:aa"})

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from loopscope.errors import LoopscopeError
-from loopscope.stats import Auroc, Bootstrap, Mean, Quantile, Ratio, Spearman
+from loopscope.stats import Auroc, Best, Bootstrap, Difference, Mean, Quantile, Ratio, Spearman
 from loopscope.stats.bootstrap import Block
 
 
@@ -44,6 +44,11 @@ STATISTICS = {
     "mean": (lambda x, y: (Mean(x), (x,)), np.mean),
     "ratio": (lambda x, y: (Ratio(x > 0.3, y > -0.5), (x > 0.3, y > -0.5)), lambda a, b: a.sum() / b.sum()),
     "spearman": (lambda x, y: (Spearman(x, y), (x, y)), lambda a, b: spearmanr(a, b).statistic),
+    "best": (
+        lambda x, y: (Best([2, 5], np.stack([x, y], 1)), (x, y)),
+        lambda a, b: 5.0 if b.mean() > a.mean() else 2.0,
+    ),
+    "difference": (lambda x, y: (Difference(Mean(x), Mean(y)), (x, y)), lambda a, b: b.mean() - a.mean()),
     "auroc": (lambda x, y: (Auroc(x, y > 0.4), (x, y > 0.4)), lambda a, b: roc_auc_score(b, a)),
     **{
         f"quantile {p}": (lambda x, y, p=p: (Quantile(x, p), (x,)), lambda a, p=p: np.quantile(a, p))

@@ -10,7 +10,7 @@ from scipy import stats
 from loopscope.cli.app import exit_code
 from loopscope.errors import LoopscopeError
 from loopscope.report import write_report
-from loopscope.stats import Best, Bootstrap
+from loopscope.stats import Bootstrap
 from loopscope.studies import figure, open_records, table
 
 QUICK = Bootstrap(resamples=200)
@@ -54,16 +54,6 @@ def test_steps_come_in_order_and_numbers_are_those_of_the_questions(series, synt
         ).confidence_interval
         assert (row["gain"].interval.low, row["gain"].interval.high) == pytest.approx((expected.low, expected.high))
     assert rows[-1]["finite_step"].value == 0.5
-
-
-def test_the_best_depth_is_resampled_with_the_questions():
-    utility = np.random.default_rng(1).normal([0.0, 0.3, 0.25], 1.0, (20, 3))
-    found = QUICK.estimate({"": Best((2, 5, 9), utility)})[""]
-    draws = np.random.default_rng(QUICK.seed).integers(0, 20, size=(QUICK.resamples, 20))
-    best = np.array([2, 5, 9])[utility[draws].mean(axis=1).argmax(axis=1)]
-    assert found.value == (2, 5, 9)[utility.mean(axis=0).argmax()]
-    assert (found.interval.low, found.interval.high) == tuple(np.quantile(best, [0.025, 0.975]))
-    assert found.interval.low < found.interval.high
 
 
 def test_runs_without_a_step_are_named_with_the_remedy(series, synthetic, tmp_path):

@@ -50,16 +50,12 @@ Runs = Annotated[
 ]
 Name = Annotated[str | None, flag("--name", "Only this one; `loopscope studies` lists them.", choices=study_names)]
 TableFormat = Annotated[str, flag("--format", "How tables are written.", choices=FORMATS, check=True)]
-RunModel = Annotated[str | None, flag("--model", "The model, where the run's is code or has moved.")]
-RunTasks = Annotated[str, flag("--tasks", "The run's tasks in files, as `measure` was given them.")]
-RunTemplate = Annotated[str | None, flag("--template", "The run's template file.")]
-Json = Annotated[bool, flag("--json", "One JSON array instead of text.")]
+RunModel = Annotated[str | None, flag("--model", "The model, where the run's is code or has moved.", metavar="NAME")]
+RunTasks = Annotated[str, flag("--tasks", "The run's tasks in files, as `measure` was given them.", metavar="TASK,...")]
+RunTemplate = Annotated[str | None, flag("--template", "The run's template file.", metavar="FILE")]
 ModelArgs = Annotated[str, flag("--model-args", "What `mine.py:build` is called with, e.g. ckpt=step900,cores=2.")]
 Device = Annotated[str, flag("--device", "Where the model runs.", metavar="cpu|cuda|cuda:1|mps|auto")]
 PlanFlag = Annotated[bool, flag("--plan", "Say what it would take on this machine, and stop.")]
-PlanSeconds = Annotated[
-    float, flag("--plan-seconds", "How long batches are timed for that.", metavar="SECONDS", show_default=False)
-]
 
 
 def with_flags(parameters: list[Parameter]) -> Callable[[Command], Command]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import typer
-
-from loopscope.cli.flags import Json
 
 _INSIDE = {
     "name": "toy-ouro:inside=3",
@@ -20,12 +17,9 @@ _INSIDE = {
 """What differs from toy-ouro in the row of the third embedded model, which has toy-ouro's weights."""
 
 
-def models(as_json: Json = False) -> None:
+def models() -> None:
     """Families, sizes and revisions of the models there are."""
     rows = model_rows()
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
     from loopscope.models.families import families
 
     for family in families().values():
@@ -115,14 +109,11 @@ KINDS = {
 }
 
 
-def tasks(as_json: Json = False) -> None:
+def tasks() -> None:
     """The tasks there are."""
     from loopscope.tasks.known_tasks import list_tasks
 
     known = list_tasks()
-    if as_json:
-        print(json.dumps([task._asdict() for task in known], indent=2))
-        return
     for kind, title in KINDS.items():
         typer.secho(title, bold=True)
         for task in known:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from loopscope.cli.flags import PROGRESS, ConfigFlag, Device, ModelArgs, PlanFlag, PlanSeconds, flag, with_flags
+from loopscope.cli.flags import PROGRESS, ConfigFlag, Device, ModelArgs, PlanFlag, flag, with_flags
 from loopscope.errors import LoopscopeError, setting
 from loopscope.measuring.config import GROUPS, MeasureConfig, choices, facts_of
 
@@ -49,9 +49,7 @@ def _parameter(name: str, field: FieldInfo) -> Parameter:
 
 
 @with_flags(settings_flags(MeasureConfig))
-def measure(
-    *, plan: PlanFlag = False, plan_seconds: PlanSeconds = 5.0, config: ConfigFlag = None, **given: Any
-) -> None:
+def measure(*, plan: PlanFlag = False, config: ConfigFlag = None, **given: Any) -> None:
     """Measure tasks with a looped model, into a run directory. The same command resumes."""
     from loopscope.api import configurations, measure_config, notify
     from loopscope.measuring.run import this_launch
@@ -61,7 +59,7 @@ def measure(
         from loopscope.measuring.progress import estimate
 
         for each in configured:
-            print(estimate(each, plan_seconds))
+            print(estimate(each))
         return
     for number, each in enumerate(configured, 1):
         if len(configured) > 1:
@@ -100,7 +98,6 @@ def reproduce(
     *,
     output: Annotated[str, flag("--output", "Folder for everything; the same command resumes.")],
     plan: PlanFlag = False,
-    plan_seconds: PlanSeconds = 5.0,
     verify: Annotated[
         bool, flag("--verify", "Compute every run a second time, bit for bit: replay and batch claims need it.")
     ] = False,
@@ -131,7 +128,7 @@ def reproduce(
     work = Reproduction(runs, Path(output), options, _pairs(checkpoints), notify)
     if plan:
         costs = []
-        for run, cost in work.estimates(plan_seconds):
+        for run, cost in work.estimates():
             costs.append((run, cost))
             print(plan_of_run(run, cost), end="\n\n", flush=True)
         print(plan_of_all(costs, verify=verify))

@@ -14,6 +14,7 @@ from loopscope.errors import LoopscopeError
 
 MAIN = ("mechanism", "depth-coverage", "scale-prediction", "interventions", "training")
 """What is printed as text where no table is named."""
+TIERS = ("trace", "readouts", "acting")
 
 
 def tables(
@@ -100,13 +101,14 @@ def report(
     runs: Runs,
     output: Annotated[str, flag("--output", "The HTML file.", metavar="FILE")] = "report.html",
     lens_questions: Annotated[
-        int, flag("--lens-questions", "Of how many questions of a task the page holds the lens.", metavar="N")
+        int,
+        flag("--lens-questions", "Questions of a task whose likeliest tokens (`--lens`) are shown.", metavar="N"),
     ] = 500,
     with_command: Annotated[
         bool, flag("--with-command", "Show the command line, paths and arguments of the model, too.")
     ] = False,
 ) -> None:
-    """One self-contained interactive page."""
+    """Write one self-contained interactive page about some runs."""
     from loopscope.report import write_report
 
     print(write_report([*runs], output, lens_questions=lens_questions, with_command=with_command))
@@ -133,20 +135,23 @@ def control(
     ] = None,
     check_cost: Annotated[float | None, flag("--check-cost", "A readout's weights over a loop's.")] = None,
     outside_cost: Annotated[float | None, flag("--outside-cost", "Weights outside the loop over a loop's.")] = None,
-    policy: Annotated[list[str] | None, flag("--policy", "Also this one: mine.py:NAME.")] = None,
+    policy: Annotated[list[str] | None, flag("--policy", "Also a policy of yours.", metavar="mine.py:NAME")] = None,
     heads: Annotated[
-        str | None, flag("--heads", "Folder of learned heads; trained on the train split where it has none.")
+        str | None, flag("--heads", "Learned heads; trained on the train split where it has none.", metavar="FOLDER")
     ] = None,
     tier: Annotated[
-        str, flag("--tier", "trace, readouts (fit scaled readouts, too) or acting (policies act on the model).")
+        str, flag("--tier", "acting: policies act on the model; readouts: scaled readouts, too.", choices=TIERS)
     ] = "trace",
     model: RunModel = None,
     tasks: RunTasks = "",
     template: RunTemplate = None,
     format: TableFormat = "text",
-    output: Annotated[str | None, flag("--output", "Also draw the figure, into this file.")] = None,
+    output: Annotated[str | None, flag("--output", "Also draw the figure, into this file.", metavar="FILE")] = None,
 ) -> None:
-    """When to stop and how far to step: rules fitted on train questions, tested on others."""
+    """When to stop and how far to step: rules fitted on train questions, tested on others.
+
+    Runs are those of one model measured with --trace: of a train split and of others. One run is divided in two.
+    """
     from loopscope.control.runs import control as compare_policies
 
     found = compare_policies(

@@ -42,12 +42,12 @@ from loopscope.measuring.update import (
     predicted_scale,
     stacked,
 )
+from loopscope.models.protocol import AffineHead
 from loopscope.models.walk import read
 from loopscope.path import Outcome
-from loopscope.readout.affine.sources import full_precision_products
 from loopscope.readout.autograd import chord_curvatures
+from loopscope.readout.blocks import full_precision_products
 from loopscope.readout.certified import balls
-from loopscope.readout.certified.tokens import Head
 from loopscope.readout.certified.update import QUARTER, States, enclose_update
 from loopscope.readout.options import grouped_option_utility
 
@@ -176,13 +176,18 @@ def certificate_columns(readout: Readout, update: Update) -> Columns:
     return stacked([_certified_group(readout, group) for group in update.groups(most)])
 
 
-def _certified_group(readout: Readout, update: Update) -> Columns:
-    layout, head = update.layout, readout.model.head
+def _states(update: Update, head: AffineHead) -> States:
+    layout = update.layout
     before_ND, after_ND = (layout.predicting(state) for state in (update.before_RSD, update.after_RSD))
+    of_tokens = (before_ND, after_ND, *head, layout.targets_N, layout.tokens_R)
+    return States(*of_tokens, layout.options, layout.sequences_B)
+
+
+def _certified_group(readout: Readout, update: Update) -> Columns:
+    head = readout.model.head
     assert head is not None, "only affine readouts are certified, which is checked before anything runs"
-    states = States(before_ND, after_ND, layout.targets_N, layout.tokens_R, layout.options, layout.sequences_B)
-    entries = _ENTRIES.get(before_ND.device.type, _ON_GPU)
-    found = enclose_update(states, Head.of(head.weight_VD, head.bias_V), predicted_scale, entries)
+    entries = _ENTRIES.get(update.before_RSD.device.type, _ON_GPU)
+    found = enclose_update(_states(update, head), predicted_scale, entries)
     enclosed = {name: getattr(found, name) for name in _QUANTITIES}
     ends = {name: (array(one.low).copy(), array(one.high).copy()) for name, one in enclosed.items()}
     scale = array(found.scale)
@@ -192,11 +197,7 @@ def _certified_group(readout: Readout, update: Update) -> Columns:
         own = update.some([place])
         if sum(own.layout.counts) * readout.model.vocabulary_size > balls.MOST_LOGITS:
             continue
-        balled = balls.enclose_in_balls(
-            own.layout.predicting(own.before_RSD), own.layout.predicting(own.after_RSD), *head,
-            own.layout.targets_N, own.layout.counts,
-            layout.questions[place].example.answer, (QUARTER, float(scale[place])),
-        )  # fmt: skip
+        balled = balls.enclose_in_balls(_states(own, head), (QUARTER, float(scale[place])))
         for name in _QUANTITIES:
             low, high = ends[name]
             better = balled[name]

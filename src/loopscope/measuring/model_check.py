@@ -24,7 +24,7 @@ from loopscope.models.generate import can_cache, generate
 from loopscope.models.in_memory import ModelSpec, borrowed
 from loopscope.models.protocol import LoopedModel
 from loopscope.models.walk import Walk, halves, read
-from loopscope.readout.affine.sources import full_precision_products
+from loopscope.readout.blocks import full_precision_products
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.store.schema import Level
 

@@ -88,7 +88,7 @@ class CostEstimate:
 def estimate(config: MeasureConfig, seconds: float = SECONDS) -> CostEstimate:
     """Load the model, time some batches of the pass, and say what the whole will take; nothing is written."""
     if not 0 < seconds < float("inf"):
-        raise LoopscopeError(f"{setting('plan_seconds', seconds)} is not a time: give a number of seconds above 0")
+        raise LoopscopeError(f"{setting('seconds', seconds)} is not a time: give a number of seconds above 0")
     from loopscope.measuring.run import prepare, tasks_first
 
     began = time.perf_counter()

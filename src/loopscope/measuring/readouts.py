@@ -40,8 +40,8 @@ from loopscope.models.protocol import AffineHead, Context, LoopedModel
 from loopscope.models.walk import halves, read, readout_asks_context
 from loopscope.path import CURVATURE_SCALES, GRID
 from loopscope.readout.affine.path import AffinePath, affine_path, affine_path_from_states, surveys
-from loopscope.readout.affine.sources import blocks, full_precision_products
 from loopscope.readout.autograd import Derivation
+from loopscope.readout.blocks import blocks, full_precision_products
 from loopscope.readout.composed import NODES, InterpolatedPath, JoinedPath, MeanPath, RememberedPath, interpolate
 from loopscope.readout.general.path import nonlinear_path_from_states
 from loopscope.readout.general.token_derivatives import logit_chunks

@@ -2,7 +2,7 @@
 
 The token ids of a `tokenizer.json` are those of that file. Special tokens and SentencePiece or tiktoken
 files are read by transformers, without code of the checkpoint. Families differ: Ouro's file adds nothing, ever;
-Huginn's prepends its beginning-of-sequence token when special tokens are wanted. `encode` adds none unless told to;
+Huginn's prepends its beginning-of-sequence token when special tokens are wanted. `encode` adds none unless asked to;
 `prefix_ids` are what the file would put before a text.
 
 A chat template is Jinja, comes with the checkpoint and is rendered in Jinja's immutable sandbox, with the blank

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 
 from loopscope.errors import LoopscopeError
 from loopscope.path.arrays import (
-    Bools,
     FloatArray,
     Floats,
     Interval,
@@ -127,26 +126,16 @@ def beneficial_lower_bound(alpha: ArrayLike, slope: ArrayLike, L_D: ArrayLike) -
         return plain(finite("the lower bound", alpha * (slope - 0.5 * L_D * alpha)))
 
 
-class BeneficialRange(NamedTuple):
-    """Every scale in (0, end) has positive gain, and `end` itself where `closed` is true."""
+def beneficial_range(slope: ArrayLike, L_D: ArrayLike) -> Floats:
+    """The end min{1, 2A/L_D} of the range in which every scale has a gain (Corollary, Beneficial Step Scales).
 
-    end: Floats
-    """min{1, 2A/L_D}; 1 where L_D = 0; NaN where A ≤ 0, for which the corollary promises nothing."""
-    closed: Bools
-    """Whether the full update itself is covered: A > 0 and 1 < 2A/L_D."""
+    1 where L_D = 0; NaN where A ≤ 0, for which the corollary promises nothing. The end itself belongs to it only
+    where it is below 2A/L_D.
 
-
-def beneficial_range(slope: ArrayLike, L_D: ArrayLike) -> BeneficialRange:
-    """The sufficient range of improving scales, 0 < α ≤ 1 with α < 2A/L_D (Corollary, Beneficial Step Scales).
-
-    >>> beneficial_range(0.25, 1.0)
-    BeneficialRange(end=0.5, closed=False)
-    >>> beneficial_range(0.25, 0.0)
-    BeneficialRange(end=1.0, closed=True)
+    >>> beneficial_range([0.25, 0.25], [1.0, 0.0])
+    array([0.5, 1. ])
     """
-    slope, L_D = per_update(slope=slope, L_D=L_D)
-    limit = _limit(slope, L_D)
-    return BeneficialRange(plain(np.minimum(limit, 1.0)), plain(limit > 1))
+    return plain(np.minimum(_limit(*per_update(slope=slope, L_D=L_D)), 1.0))
 
 
 def safe_scale(slope: ArrayLike, L_D: ArrayLike, fraction: float = SAFE_FRACTION) -> Floats:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -37,11 +36,8 @@ class AutogradCoefficients(NamedTuple):
     curvature: Tensor
 
 
-@contextmanager
-def differentiable_attention() -> Iterator[None]:
-    """Attention by its formula: the fused kernels can be differentiated once at most."""
-    with sdpa_kernel(SDPBackend.MATH):
-        yield
+differentiable_attention = functools.partial(sdpa_kernel, SDPBackend.MATH)
+"""Attention by its formula: the fused kernels can be differentiated once at most."""
 
 
 def autograd_coefficients(
@@ -156,14 +152,16 @@ class Derivation:
         first = ""
         if self.impl != "nested":
             try:
-                return self._taking("taylor", taylor)
+                found = taylor()
+                self.taken.add("taylor")
+                return found
             except Exception as error:
                 refused = isinstance(error, LoopscopeError) and not isinstance(error, MissingRuleError)
                 if self.impl == "taylor" or refused or is_out_of_memory(error):
                     raise
                 first = _first_sentence(error)
         try:
-            found = self._taking("nested", nested)
+            found = nested()
         except Exception as error:
             if is_out_of_memory(error) or not (first or isinstance(error, NotImplementedError | RuntimeError)):
                 raise
@@ -175,11 +173,7 @@ class Derivation:
         if first:
             self.note = f"derivatives of the readout by nested forward mode, which is slower: {first}"
         self.impl = "nested"
-        return found
-
-    def _taking(self, name: str, derivatives: Callable[[], Tensor]) -> Tensor:
-        found = derivatives()
-        self.taken.add(name)
+        self.taken.add("nested")
         return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,34 +34,13 @@ def require_floating(name: str, tensor: Tensor) -> None:
 
 
 def require_finite(name: str, tensor: Tensor) -> None:
-    """Refuse NaN and infinities, saying how many there are."""
-    require_all_finite({name: tensor})
-
-
-def require_all_finite(tensors: Mapping[str, Tensor]) -> None:
-    """The same for several tensors on one device, which is waited for once."""
+    """Refuse NaN and infinities, saying how many there are; waits for the device."""
     # A sum says it in one look, unless finite numbers overflow it; then every entry is looked at.
-    totals = torch.stack([tensor.sum().double() for tensor in tensors.values()]).tolist()
-    for (name, tensor), total in zip(tensors.items(), totals, strict=True):
-        if math.isfinite(total):
-            continue
-        bad = ~torch.isfinite(tensor)
-        if bool(bad.any()):
-            raise LoopscopeError(
-                f"NaN or infinite values in {name}, {int(bad.sum())} of them; "
-                "remove those rows, or compute the logits in a wider dtype."
-            )
-
-
-def require_results_finite(name: str, tensor: Tensor) -> Tensor:
-    """Refuse a NaN or infinite result that finite states and weights produced by overflow."""
-    # A sum says it in one look, unless finite numbers overflow it.
-    if not math.isfinite(float(tensor.sum())) and not bool(torch.isfinite(tensor).all()):
+    if not math.isfinite(float(tensor.sum())) and (bad := int((~torch.isfinite(tensor)).sum())):
         raise LoopscopeError(
-            f"{name} came out NaN or infinite, so some logits are not finite; "
-            "use a wider readout dtype, or check the weights."
+            f"NaN or infinite values in {name}, {bad} of them; "
+            "remove those rows, check the weights, or compute the logits in a wider dtype."
         )
-    return tensor
 
 
 def require_matrix(name: str, tensor: Tensor) -> None:
@@ -137,11 +116,8 @@ def as_readout_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def as_scales(alpha: Scales, *, extrapolate: bool) -> tuple[list[float], bool]:
-    """Scales as Python floats, and whether a single one was given.
-
-    The paper's path lives on [0, 1]; a scale outside it is refused unless the caller asks to extrapolate.
-    """
+def as_scales(alpha: Scales) -> tuple[list[float], bool]:
+    """Scales in [0, 1] as Python floats, and whether a single one was given."""
     try:
         # Not as_tensor(alpha): Python floats would become float32 and 0.3 another number.
         tensor = alpha.detach() if isinstance(alpha, Tensor) else torch.as_tensor(np.asarray(alpha))
@@ -152,12 +128,9 @@ def as_scales(alpha: Scales, *, extrapolate: bool) -> tuple[list[float], bool]:
     if tensor.ndim > 1 or tensor.numel() == 0:
         raise LoopscopeError(f"alpha has shape {tuple(tensor.shape)}; give one scale or a non-empty list of scales.")
     scales: list[float] = tensor.reshape(-1).to(device="cpu", dtype=torch.float64).tolist()
-    fine = math.isfinite(sum(scales)) and (extrapolate or (min(scales) >= 0.0 and max(scales) <= 1.0))
-    for value in [] if fine else scales:
-        if not math.isfinite(value):
-            raise LoopscopeError(f"alpha holds {value}; give finite scales.")
-        if not extrapolate and not 0.0 <= value <= 1.0:
-            raise LoopscopeError(f"alpha = {value:g} is outside [0, 1]; pass extrapolate=True to leave the update.")
+    for value in scales:
+        if not 0.0 <= value <= 1.0:
+            raise LoopscopeError(f"alpha = {value:g} is outside [0, 1]; scales are fractions of the update.")
     return scales, tensor.ndim == 0
 
 
@@ -168,10 +141,8 @@ def as_order(order: int, maximum: int) -> int:
     return order
 
 
-def as_block(name: str, size: int | None, default: int) -> int:
+def as_block(name: str, size: int) -> int:
     """A positive block size."""
-    if size is None:
-        return default
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise LoopscopeError(f"{name}={size!r} is not a block size; give a positive integer.")
     return size

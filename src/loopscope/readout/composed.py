@@ -25,6 +25,7 @@ from fractions import Fraction
 from functools import cache, cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,34 +93,22 @@ def interpolate(stack_3NK: Tensor) -> Interpolation:
 def _basis(nodes: tuple[float, ...]) -> list[list[float]]:
     """By condition (φ' at the nodes, then φ'' there) the powers of the polynomial that meets it alone, [C, J].
 
+    They are the integrals of Hermite's: with ℓ(α) = Π (α − b)/(a − b) over the nodes b other than a, and ℓ' its slope
+    at a, ℓ² (1 − 2ℓ'(α − a)) has the value 1 at a and ℓ² (α − a) the slope 1; nothing else at any node.
+
     >>> _basis((0.0, 1.0))[1]                     # p' = 3α² − 2α³ rises from 0 to 1 and is flat at both ends
     [0.0, 0.0, 0.0, 1.0, -0.5]
     """
-    conditions = [(Fraction(node), order) for order in (1, 2) for node in nodes]
-    size = len(conditions)
-    # Rows are conditions, columns the powers 1 … C, then what each condition asks for, one at a time.
-    system = [
-        [_derivative(power, *condition) for power in range(1, size + 1)] + [Fraction(row == c) for c in range(size)]
-        for row, condition in enumerate(conditions)
-    ]
-    for column in range(size):
-        pivot = next(row for row in range(column, size) if system[row][column])
-        system[column], system[pivot] = system[pivot], system[column]
-        head = system[column][column]
-        system[column] = [entry / head for entry in system[column]]
-        for row in range(size):
-            factor = system[row][column]
-            if row != column and factor:
-                system[row] = [a - factor * b for a, b in zip(system[row], system[column], strict=True)]
-    return [[0.0, *(float(system[power][size + c]) for power in range(size))] for c in range(size)]
-
-
-def _derivative(power: int, scale: Fraction, order: int) -> Fraction:
-    """Of α^power."""
-    factor = Fraction(1)
-    for step in range(order):
-        factor *= power - step
-    return factor * scale ** (power - order) if factor else Fraction(0)
+    exact, values, slopes = [Fraction(node) for node in nodes], [], []
+    for a in exact:
+        square, slope = np.array([Fraction(1)]), Fraction(0)
+        for b in exact:
+            if b != a:
+                line = np.array([-b, 1]) / (a - b)
+                square, slope = np.convolve(np.convolve(square, line), line), slope + 1 / (a - b)
+        values.append(np.convolve(square, [1 + 2 * slope * a, -2 * slope]))
+        slopes.append(np.convolve(square, [-a, Fraction(1)]))
+    return [[0.0, *(float(c / (power + 1)) for power, c in enumerate(each))] for each in values + slopes]
 
 
 class JoinedPath(UtilityPath):

@@ -61,10 +61,6 @@ class OptionGroups:
         """[..., N] to [..., G, O], with a filler where a question has fewer options."""
         return torch.where(self.present, per_sequence[..., self.member], absent)
 
-    def spread(self, per_question: Tensor) -> Tensor:
-        """[G] to [N]: every sequence its question's."""
-        return per_question[self.index]
-
 
 class OptionPath(UtilityPath):
     """φ of the joint option utility, one example per question; made by `option_path`."""
@@ -85,7 +81,7 @@ class OptionPath(UtilityPath):
 
     def at_own(self, scales_N: Tensor, order: int) -> Tensor:
         """Derivatives 0..order of each question at its scale."""
-        return self._joint(self._path.at_own(self._questions.spread(scales_N), order).unsqueeze(1))[:, 0]
+        return self._joint(self._path.at_own(scales_N[self._questions.index], order).unsqueeze(1))[:, 0]
 
     def _joint(self, options: Tensor) -> Tensor:
         """From the options' derivatives at some scales [order+1, K, N] to the questions' [order+1, K, G]."""
@@ -124,12 +120,7 @@ def option_path(path: UtilityPath, question: Any = None, correct: Any = 0) -> Op
     return OptionPath(path, groups, single=single)
 
 
-def joint_option_utility(scores: Tensor, question: Any, correct: Any) -> Tensor:
-    """U of each question from the options' scores [N], written for autograd: s_{k*} − log Σ_k exp s_k in float64."""
-    return grouped_option_utility(scores, OptionGroups.of(question, correct, int(scores.shape[0]), scores.device))
-
-
 def grouped_option_utility(scores: Tensor, groups: OptionGroups) -> Tensor:
-    """The same for options that are grouped already."""
+    """U of each question from the options' scores [N], written for autograd: s_{k*} − log Σ_k exp s_k in float64."""
     scores_GO = groups.gathered(scores.double(), -torch.inf)
     return torch.log_softmax(scores_GO, -1).gather(1, groups.target.unsqueeze(1))[:, 0]

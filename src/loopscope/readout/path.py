@@ -132,7 +132,7 @@ class UtilityPath(ABC):
 
     All results are float64 tensors on the readout's device. With a token-to-example index they carry a
     leading example axis; without one, and for a single scale, that axis is absent. Scales lie in [0, 1],
-    the segment from H to H⁺; `extrapolate=True` admits others.
+    the segment from H to H⁺.
 
     Attributes:
         max_order: the highest derivative.
@@ -167,16 +167,15 @@ class UtilityPath(ABC):
         several = "1 example" if self.examples == 1 else f"{self.examples} examples"
         return f"<{type(self).__name__} of {several}: .slope, .Q, .gain, .value(alpha), .derivatives(alpha)>"
 
-    def derivatives(self, alpha: Scales, order: int = 3, *, extrapolate: bool = False) -> Derivatives:
+    def derivatives(self, alpha: Scales, order: int = 3) -> Derivatives:
         """φ, φ', … up to the given order at one scale or several.
 
         Args:
             alpha: a scale, or several, in [0, 1].
             order: highest derivative, at most `max_order`.
-            extrapolate: admit scales outside [0, 1].
         """
         order = as_order(order, self.max_order)
-        scales, one = as_scales(alpha, extrapolate=extrapolate)
+        scales, one = as_scales(alpha)
         stack = self.at_scales(scales, order)
         if one:
             stack = stack[..., 0]
@@ -185,9 +184,9 @@ class UtilityPath(ABC):
         at = torch.tensor(scales[0] if one else scales, dtype=torch.float64).to(stack.device, non_blocking=True)
         return Derivatives(at, stack)
 
-    def value(self, alpha: Scales, *, extrapolate: bool = False) -> Tensor:
+    def value(self, alpha: Scales) -> Tensor:
         """φ(α) = U(H + αD) − U(H)."""
-        return self.derivatives(alpha, 0, extrapolate=extrapolate).value
+        return self.derivatives(alpha, 0).value
 
     def at(self, alpha: Scales, order: int = 0) -> Derivatives:
         """φ, φ', … of every example at its scale: what a rule that chooses a scale per update needs.
@@ -197,16 +196,16 @@ class UtilityPath(ABC):
             order: highest derivative, at most `max_order`.
         """
         order = as_order(order, self.max_order)
-        scales, one = as_scales(alpha, extrapolate=False)
+        scales, one = as_scales(alpha)
         if len(scales) != self.examples:
             raise LoopscopeError(f"alpha holds {len(scales)} scales for {self.examples} examples; give one for each.")
         stack = self.at_own(torch.tensor(scales, dtype=torch.float64, device=self.device), order)
         at = torch.tensor(scales[0] if one else scales, dtype=torch.float64, device=stack.device)
         return Derivatives(at, stack[:, 0] if self.single else stack)
 
-    def utility(self, alpha: Scales, *, extrapolate: bool = False) -> Tensor:
+    def utility(self, alpha: Scales) -> Tensor:
         """U(H + αD) itself."""
-        gain = self.value(alpha, extrapolate=extrapolate)
+        gain = self.value(alpha)
         start = self.initial_utility
         return gain + (start.unsqueeze(-1) if gain.ndim > start.ndim else start)
 

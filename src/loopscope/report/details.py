@@ -24,15 +24,8 @@ from loopscope.studies.records import GRID_SCALES, of_set
 
 ROWS_OF_BITS = {16: 150_000, 8: 1_500_000}
 """Up to how many token rows (tokens × transitions) paths are kept with so many bits: 10 to 20 MB of page."""
-STORED = {
-    "kl_correction": "kl_correction",
-    "optimum_low": "fp64_optimum_low",
-    "optimum_high": "fp64_optimum_high",
-    "safe_scale": "fp64_safe_scale",
-    "L_D": "fp64_L_D",
-    "mu": "fp64_mu",
-    "C_upper": "fp64_C_upper",
-}
+_ANALYSED = ("optimum_low", "optimum_high", "safe_scale", "L_D", "mu", "C_upper")
+STORED = {"kl_correction": "kl_correction"} | {name: f"fp64_{name}" for name in _ANALYSED}
 """Columns of `questions` by the name that the page gives them; those without any value are left out."""
 
 
@@ -92,7 +85,7 @@ def _safe_end(updates: Any) -> NDArray[np.float64]:
     bound = updates.floats("fp64_L_D")
     end = np.full(len(updates), np.nan)
     known = ~np.isnan(bound)
-    end[known] = beneficial_range(updates.floats("fp64_slope")[known], bound[known]).end
+    end[known] = beneficial_range(updates.floats("fp64_slope")[known], bound[known])
     return end
 
 

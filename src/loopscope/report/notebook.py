@@ -1,4 +1,4 @@
-"""What a notebook shows: a run, a question with its words and its path, and the lens of a question.
+"""What a notebook shows: a run, and a question with its words and its path.
 
 Plain HTML and SVG with styles on the elements: no script, nothing loaded, and every text of the run escaped.
 """
@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from loopscope.display import SOFT, Markup, element, html_table, swatch
-from loopscope.errors import LoopscopeError, setting
+from loopscope.errors import LoopscopeError
 from loopscope.path import GRID, Outcome, classify
 from loopscope.report.question import QuestionView, number, scale, signed
 from loopscope.store import StoredRun
@@ -280,57 +278,3 @@ def _line(x1: float, x2: float, y1: float, y2: float, colour: str, **more: Any) 
 
 def _text(x: float, y: float, content: Any, anchor: str = "middle", **more: Any) -> Markup:
     return element("text", content, x=x, y=y, text_anchor=anchor, fill="currentColor", font_size=12, **more)
-
-
-LENS_COLUMNS = ("option", "token", "depth", "reference", "says", "probability", "rank", "lens_ids", "lens_probs")
-STRONGEST_CELL = 0.55
-"""Opacity of a cell whose reference is certain."""
-MOST_TOKENS = 120
-"""Tokens that a notebook shows; `frame` has all of them."""
-
-
-@dataclass(frozen=True)
-class LensView:
-    """The likeliest tokens; a notebook draws them, `frame` has the numbers."""
-
-    question: QuestionView
-
-    @cached_property
-    def frame(self) -> pl.DataFrame:
-        """One row per reference token and loop: `reference`, `says`, `probability` (of the reference), `rank`, …"""
-        run = self.question.run
-        if not run.manifest.lens:
-            raise LoopscopeError(f"{run.path} has no lens: measure again with {setting('lens', 5)}")
-        texts = run.vocabulary or []
-        found = self.question.rows_of(run.trace).collect().sort("option", "token", "depth")
-
-        def words(ids: pl.Series) -> pl.Series:
-            return pl.Series([texts[each] if each < len(texts) else f"#{each}" for each in ids], dtype=pl.String)
-
-        named = {"reference": words(found["token_id"]), "says": words(found["top_id"])}
-        found = found.with_columns(**named, probability=pl.col("log_prob").exp())
-        return found.select(LENS_COLUMNS)
-
-    def __repr__(self) -> str:
-        tokens = self.frame.filter(depth=1).height
-        return f"<Lens {self.question.title}: {tokens} tokens, {self.frame.height // tokens} loops; .frame has them>"
-
-    def _repr_html_(self) -> str:
-        trained = self.question.run.manifest.model.trained_depth
-        tokens = list(self.frame.group_by("option", "token", maintain_order=True))
-        lines = [
-            [visible(cells["reference"][0]), *map(_cell, cells.iter_rows(named=True))]
-            for _, cells in tokens[:MOST_TOKENS]
-        ]
-        heads = [f"{depth} (trained)" if depth == trained else str(depth) for depth in range(1, len(lines[0]))]
-        said = "after each loop the likeliest token; its tint is the probability of the reference, × is another token"
-        more = f"; {len(tokens) - MOST_TOKENS} more tokens are in .frame" if len(tokens) > MOST_TOKENS else ""
-        title = f"{self.question.title.rpartition(' · ')[0]}, loop by loop"
-        table = html_table(["reference", *heads], lines)
-        return element("div", element("p", element("strong", title)), table, element("p", said + more, style=SOFT))
-
-
-def _cell(cell: dict[str, Any]) -> Markup:
-    style = f"padding:.1em .5em;white-space:pre;background:rgba(63,127,214,{STRONGEST_CELL * cell['probability']:.2f})"
-    text = ("" if cell["rank"] == 1 else "× ") + visible(cell["says"]).replace("\n", "↵")
-    return element("span", text, style=style, title=f"reference {100 * cell['probability']:.1f}%, rank {cell['rank']}")

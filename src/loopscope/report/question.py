@@ -22,7 +22,6 @@ from loopscope.studies.conditions import printable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from loopscope.report.notebook import LensView
     from loopscope.store import StoredRun
 
     Floats = NDArray[np.float64]
@@ -175,7 +174,7 @@ class QuestionView:
             "best": best,
             "root": float(quadratic_root(self.slope, self.quadratic)),
             "boundary": middle(record["fp64_boundary"]),
-            "safe": math.nan if bound is None else float(beneficial_range(record["fp64_slope"], bound).end),
+            "safe": math.nan if bound is None else float(beneficial_range(record["fp64_slope"], bound)),
         }
 
     @cached_property
@@ -218,12 +217,6 @@ class QuestionView:
             transition=self.transition if transition is None else chosen_transition(self.run, transition),
             alpha=self.alpha if alpha is None else chosen_alpha(alpha),
         )
-
-    def lens(self) -> LensView:
-        """What the model would say at every reference token after every loop; only in a run measured with a lens."""
-        from loopscope.report.notebook import LensView
-
-        return LensView(self)
 
     @property
     def title(self) -> str:

@@ -147,10 +147,10 @@ class Reproduction:
         """The folder of a run."""
         return self.folder / "runs" / run.name
 
-    def estimates(self, seconds: float) -> Iterator[tuple[PaperRun, CostEstimate]]:
+    def estimates(self) -> Iterator[tuple[PaperRun, CostEstimate]]:
         """What each run will take on this machine, in this process, whichever engine will run."""
         for run in self.runs:
-            yield run, estimate(self.config(run), seconds)
+            yield run, estimate(self.config(run))
 
     def measure(self) -> list[Run]:
         """All runs, in order."""

@@ -92,8 +92,8 @@ def with_table(name: str, asking: str, needs: str, about: Subject | None = None)
         of_interest = select(records, about=about)
         kept = tuple(each for each in of_interest.kept if records.other_table(name, each.condition) is not None)
         without = dict.fromkeys(name_of(each.condition) for each in of_interest.kept if each not in kept)
-        notes = notes_on(updates.condition for updates in kept)
-        notes += (_without(without, f"measure with {asking}"),) if without else ()
+        missing = [_without(without, f"measure with {asking}")] if without else []
+        notes = (*notes_on(each.condition for each in kept), *missing)
         return Selection(kept, notes if of_interest.kept else of_interest.notes)
 
     return Population(choose, needs)

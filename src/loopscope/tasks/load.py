@@ -77,6 +77,8 @@ def load_task(
             return load_requests(spec, Selection.make(ids, limit), num_fewshot, fewshot_seed, chat)
     source = _Source(data_dir, None if template is None else read_template(template))
     task = source.load(spec, Selection.make(ids, limit))
+    if not num_fewshot and chat is None:
+        return task
     pool = source.pool(spec, task, fewshot_split) if num_fewshot else None
     return prompted(task, pool, num_fewshot or 0, fewshot_seed, chat)
 
@@ -141,7 +143,7 @@ class _Source(NamedTuple):
                 f"template {wording.name} is for {wording.kind}, but {known.name} has {known.kind}; change its kind"
             )
         if subset is not None:
-            selection = dataclasses.replace(selection, first=subset.rows, every=subset.every)
+            selection = dataclasses.replace(selection, subset=range(0, subset.rows * subset.every, subset.every))
         if self.data_dir is None:
             source, rows = str(known.hub_of(split)), read_hub(known.hub_of(split), split)
         else:

@@ -53,8 +53,6 @@ def render_begun(chat: Chat, messages: Sequence[Mapping[str, str]]) -> str:
 
 def prompted(task: LoadedTask, pool: LoadedTask | None, count: int, seed: int, chat: Chat | None) -> LoadedTask:
     """The task with `count` examples of `pool` before each question, and as a conversation where there is a chat."""
-    if not count and chat is None:
-        return task
     if task.encoding == "ids":
         wanted = setting("apply_chat_template", True) if chat is not None else setting("num_fewshot", count)
         raise LoopscopeError(

@@ -343,16 +343,14 @@ class Selection:
     """Rows to use.
 
     Attributes:
-        first: only this many rows from the start of the split (a named subset).
+        subset: only these rows of the split (a named subset).
         ids: only these source rows.
         limit: at most this many of the rows that remain.
-        every: of a subset, how far apart its rows are.
     """
 
-    first: int | None = None
+    subset: range | None = None
     ids: frozenset[int] | None = None
     limit: int | None = None
-    every: int = 1
 
     @classmethod
     def make(cls, ids: Iterable[int] | None = None, limit: int | None = None) -> Selection:
@@ -377,19 +375,16 @@ class Selection:
 
     def keeps(self, index: int, kept: int) -> bool:
         """Whether row `index` is used when `kept` rows before it were."""
-        chosen = self._has(index) and (self.ids is None or index in self.ids)
+        chosen = all(index in rows for rows in (self.subset, self.ids) if rows is not None)
         return chosen and (self.limit is None or kept < self.limit)
-
-    def _has(self, index: int) -> bool:
-        """Whether a row is one of the subset's, where there is one."""
-        return self.first is None or (index % self.every == 0 and index // self.every < self.first)
 
     def check(self, total: int, where: str) -> None:
         """Whether a source with `total` rows has what was asked for."""
-        reach = total if self.first is None else (self.first - 1) * self.every + 1
-        if total < reach:
-            raise LoopscopeError(f"{where} has {total} rows, fewer than the {reach} that the subset reaches over")
-        beyond = [row for row in sorted(self.ids or ()) if row >= reach or not self._has(row)]
+        there = range(total) if self.subset is None else self.subset
+        last = there[-1] if there else -1
+        if total <= last:
+            raise LoopscopeError(f"{where} has {total} rows, fewer than the {last + 1} that the subset reaches over")
+        beyond = sorted(row for row in self.ids or () if row not in there)
         if beyond:
-            there = f"rows 0 to {reach - 1}" if self.every == 1 else f"rows 0, {self.every}, … {reach - 1}"
-            raise LoopscopeError(f"{setting('ids')} names row {beyond[0]}, but {where} has {there}")
+            rows = f"rows 0 to {last}" if there.step == 1 else f"rows 0, {there.step}, … {last}"
+            raise LoopscopeError(f"{setting('ids')} names row {beyond[0]}, but {where} has {rows}")

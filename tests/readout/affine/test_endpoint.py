@@ -45,14 +45,6 @@ def test_a_displacement_of_a_hundred_thousand_keeps_its_digits(exact_ends):
         assert exact.error(name, float(getattr(found, name)))[1] < 1e-13, name
 
 
-def test_the_decomposition_averages_over_tokens(language_model_logits):
-    z0, v, y, examples = language_model_logits(6, 3, 200, seed=9)
-    path = affine_path(z0, v, y, examples=examples)
-    tokens = path.per_token()
-    torch.testing.assert_close(path.divergence, tokens.divergence.reshape(6, 3).mean(1), rtol=1e-14, atol=0.0)
-    assert float((path.gain - (path.slope - path.divergence)).abs().max()) < 1e-13
-
-
 def test_rows_of_every_range_in_one_block(exact_ends):
     # Each range has its own way through a block: a series, a difference, and the careful one.
     g = torch.Generator().manual_seed(11)

@@ -71,6 +71,7 @@ def test_examples_average_their_own_tokens_in_any_order():
         torch.testing.assert_close(path.slope[i], alone.slope, rtol=1e-14, atol=1e-16)
         torch.testing.assert_close(path.value([0.3, 1.0])[i], alone.value([0.3, 1.0]), rtol=1e-14, atol=1e-16)
         torch.testing.assert_close(path.initial_utility[i], alone.initial_utility, rtol=1e-14, atol=0.0)
+        torch.testing.assert_close(path.divergence[i], alone.divergence, rtol=1e-13, atol=0.0)
 
 
 def test_shapes_follow_what_was_asked():
@@ -87,6 +88,8 @@ def test_shapes_follow_what_was_asked():
     assert many.slope.shape == many.Q.shape == many.gain.shape == (2,)
     assert one.per_token().slope.shape == (4,)
     assert (one.examples, many.examples, one.tokens) == (1, 2, 4)
+    survey = one.survey(5, [0.0, 1.0])
+    assert (survey.gains.shape, survey.derivatives.shape) == ((5,), (3, 2))
 
 
 def test_summary_numbers_are_those_of_the_path():
@@ -108,13 +111,6 @@ def test_scales_are_read_in_double_precision():
     exact = torch.log_softmax(z0 + 0.3 * v, -1)[0, 0] - torch.log_softmax(z0, -1)[0, 0]
     for alpha in (0.3, [0.3], torch.tensor(0.3, dtype=torch.float64)):
         torch.testing.assert_close(path.value(alpha).reshape(()), exact, rtol=1e-14, atol=0.0)
-
-
-def test_extrapolation_is_asked_for():
-    path = affine_path(torch.zeros(1, 3), torch.ones(1, 3), [0])
-    with pytest.raises(LoopscopeError, match="extrapolate=True"):
-        path.value(1.5)
-    assert float(path.value(1.5, extrapolate=True)) == 0.0
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Bounds that hold between the nodes: curvature, third derivative, C(1), safe scale, regret; solutions and options."""
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,28 +9,30 @@ from flint import arb, ctx
 
 from loopscope.measuring.update import predicted_scale
 from loopscope.readout import affine_path_from_states, option_path
+from loopscope.readout.affine.envelope import cell_bounds
 from loopscope.readout.certified.balls import enclose_in_balls
-from loopscope.readout.certified.bounds import cell_bounds
-from loopscope.readout.certified.tokens import Head, moments, power_sums, relative_logits
+from loopscope.readout.certified.intervals import Interval
+from loopscope.readout.certified.tokens import moments, relative_logits
 from loopscope.readout.certified.update import CELLS, States, UpdateEnclosures, enclose_update
 from loopscope.readout.options import OptionGroups
+from tests.readout.certified import paths
 
 FINE = 4096
 
 
-def test_cells_hold_the_derivatives_between_their_ends(paths: ModuleType):
+def test_cells_hold_the_derivatives_between_their_ends():
     chance = np.random.default_rng(1)
     for number in range(35):
         given = paths.case(number)
         target = torch.tensor([given.target])
-        logits = relative_logits(given.before_1D, given.after_1D, Head.of(given.weight_VD, given.bias_V), target)
-        nodes = torch.arange(CELLS + 1, dtype=torch.float64)[None] / CELLS
-        cells = cell_bounds(moments(logits, power_sums(logits, nodes)), logits.spread_t, lambda parts: parts)
+        logits = relative_logits(given.before_1D, given.after_1D, given.weight_VD, given.bias_V, target)
+        nodes = moments(logits, torch.arange(CELLS + 1, dtype=torch.float64)[None] / CELLS)
+        cells = cell_bounds(nodes, logits.spread_t, 1.0 / CELLS, lambda parts: parts, Interval.point)
         alpha = float(chance.uniform())
         cell = min(int(alpha * CELLS), CELLS - 1)
         third = float(cells.third[0, cell])
         enclosed = {
-            "curvature": (-float(cells.curvature.high[0, cell]), -float(cells.curvature.low[0, cell])),
+            "curvature": (-float(cells.curvature_high[0, cell]), -float(cells.curvature_low[0, cell])),
             "third": (-third, third),
         }
 
@@ -41,7 +42,7 @@ def test_cells_hold_the_derivatives_between_their_ends(paths: ModuleType):
         assert paths.violations(given, true, enclosed) == [], number
 
 
-def update(seed: int, *, options: bool, moved: float) -> tuple[States, torch.Tensor, Any]:
+def update(seed: int, *, options: bool, moved: float) -> tuple[States, Any]:
     """Four sequences of a few tokens each, alone or as two questions with two options."""
     torch.manual_seed(seed)
     counts = torch.tensor([3, 4, 2, 3])
@@ -56,19 +57,19 @@ def update(seed: int, *, options: bool, moved: float) -> tuple[States, torch.Ten
         before, after, weight, None, targets, dtype=torch.float64, examples=torch.repeat_interleave(counts)
     )
     joint = option_path(path, question, right) if options else path
-    return States(before, after, targets, counts, groups, sequences), weight, joint
+    return States(before, after, weight, None, targets, counts, groups, sequences), joint
 
 
-def enclosed(states: States, weight: torch.Tensor) -> UpdateEnclosures:
-    return enclose_update(states, Head.of(weight, None), predicted_scale, 1 << 21)
+def enclosed(states: States) -> UpdateEnclosures:
+    return enclose_update(states, predicted_scale, 1 << 21)
 
 
 @pytest.mark.parametrize("moved", [0.01, 0.3, 2.0])
 @pytest.mark.parametrize("options", [False, True])
 def test_bounds_hold_on_a_fine_grid(options: bool, moved: float):
     for seed in range(4):
-        states, weight, path = update(seed, options=options, moved=moved)
-        found = enclosed(states, weight)
+        states, path = update(seed, options=options, moved=moved)
+        found = enclosed(states)
         bounds = found.bounds
         fine = [k / FINE for k in range(FINE + 1)]
         phi, slope, curvature = path.derivatives(fine, 2).stack
@@ -96,16 +97,16 @@ def test_bounds_hold_on_a_fine_grid(options: bool, moved: float):
 def test_balls_lie_inside_the_enclosures_of_whole_questions(options: bool):
     """The second stage and the first are independent but for the states; whole questions, joint options."""
     for seed in range(6):
-        states, weight, _ = update(seed, options=options, moved=10.0 ** -(seed - 1))
-        found = enclosed(states, weight)
+        states, _ = update(seed, options=options, moved=10.0 ** -(seed - 1))
+        found = enclosed(states)
         ends = np.cumsum([0, 3, 4, 2, 3])
         questions = [(0, 2, 1), (2, 4, 0)] if options else [(k, k + 1, None) for k in range(4)]
         for number, (first, last, right) in enumerate(questions):
-            rows = slice(int(ends[first]), int(ends[last]))
-            balls = enclose_in_balls(
-                states.before_ND[rows], states.after_ND[rows], weight, None, states.targets_N[rows],
-                states.tokens_R[first:last].tolist(), right, (0.25, float(found.scale[number])),
-            )  # fmt: skip
+            rows, sequences = slice(int(ends[first]), int(ends[last])), states.tokens_R[first:last]
+            of_tokens = (states.before_ND[rows], states.after_ND[rows], states.weight_VD, None, states.targets_N[rows])
+            groups = None if right is None else OptionGroups.of([0, 0], [right], 2, torch.device("cpu"))
+            one = States(*of_tokens, sequences, groups, torch.tensor([last - first]))
+            balls = enclose_in_balls(one, (0.25, float(found.scale[number])))
             for name, ends_of_ball in balls.items():
                 interval = getattr(found, name)
                 assert float(interval.low[number]) <= ends_of_ball.low, name
@@ -113,9 +114,9 @@ def test_balls_lie_inside_the_enclosures_of_whole_questions(options: bool):
 
 
 def test_an_update_that_moves_nothing_is_exactly_zero():
-    states, weight, _ = update(0, options=False, moved=0.0)
-    found = enclosed(states, weight)
-    for name in ("slope", "quadratic", "gain", "quarter_gain", "predicted_gain", "kl", "prediction"):
+    states, _ = update(0, options=False, moved=0.0)
+    found = enclosed(states)
+    for name in ("slope", "quadratic", "gain", "quarter_gain", "predicted_gain", "prediction"):
         interval = getattr(found, name)
         assert interval.low.tolist() == interval.high.tolist() == [0.0] * 4, name
 
@@ -128,7 +129,8 @@ def test_logits_that_all_move_alike_are_exactly_zero_in_balls():
     before = torch.randn(2, 8)
     after = before.clone()
     after[:, 0] += 0.7
-    balls = enclose_in_balls(before, after, weight, None, torch.tensor([3, 4]), [2], None, (0.25, 0.5))
+    states = States(before, after, weight, None, torch.tensor([3, 4]), torch.tensor([2]), None, torch.tensor([1]))
+    balls = enclose_in_balls(states, (0.25, 0.5))
     assert balls["gain"] == balls["slope"] == balls["quadratic"] == (0.0, 0.0)
 
 
@@ -141,7 +143,7 @@ def test_enclosures_are_narrow_on_typical_logits():
     weight = torch.randn(vocabulary, width).mul(0.04).bfloat16()
     targets = torch.randint(0, vocabulary, (tokens,))
     one = torch.ones(tokens, dtype=torch.int64)
-    found = enclosed(States(before, after, targets, one, None, one), weight)
+    found = enclosed(States(before, after, weight, None, targets, one, None, one))
     z0, z1 = (state.double() @ weight.double().T for state in (before, after))
     t = (z1 - z1.gather(1, targets[:, None])) - (z0 - z0.gather(1, targets[:, None]))
     terms = (torch.softmax(z0, 1) * t.abs()).sum(1)

@@ -1,7 +1,6 @@
 """Enclosures of random and adversarial updates hold the truth; the same check finds a bound that is wrong."""
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ from flint import arb
 from loopscope.measuring.update import predicted_scale
 from loopscope.readout.certified import tokens
 from loopscope.readout.certified.intervals import Interval
-from loopscope.readout.certified.tokens import Head
 from loopscope.readout.certified.update import States, UpdateEnclosures, enclose_update
+from tests.readout.certified import paths
 
 FEW = 56  # every kind in every dtype, twice
 ALL = 10_000
@@ -20,11 +19,12 @@ ALL = 10_000
 
 def enclosures(given: Any) -> UpdateEnclosures:
     one = torch.ones(1, dtype=torch.int64)
-    states = States(given.before_1D, given.after_1D, torch.tensor([given.target]), one, None, one)
-    return enclose_update(states, Head.of(given.weight_VD, given.bias_V), predicted_scale, 1 << 21)
+    head, target = (given.weight_VD, given.bias_V), torch.tensor([given.target])
+    states = States(given.before_1D, given.after_1D, *head, target, one, None, one)
+    return enclose_update(states, predicted_scale, 1 << 21)
 
 
-def violations(paths: ModuleType, numbers: range) -> Iterator[str]:
+def violations(numbers: range) -> Iterator[str]:
     """Every quantity of every case whose truth is not inside its enclosure."""
     for number in numbers:
         given = paths.case(number)
@@ -33,26 +33,24 @@ def violations(paths: ModuleType, numbers: range) -> Iterator[str]:
 
         def true(truth: Any, scale: float = float(enclosed.scale)) -> dict[str, arb]:
             slope, curvature = truth.derivatives()
-            gain = truth.gain(1.0)
             return {
                 "utility": truth.log_p(),
                 "slope": slope,
                 "quadratic": curvature / 2,
                 "prediction": slope + curvature / 2,
-                "gain": gain,
+                "gain": truth.gain(1.0),
                 "quarter_gain": truth.gain(0.25),
                 "predicted_gain": truth.gain(scale),
-                "kl": slope - gain,
             }
 
         yield from (f"case {number}, {line}" for line in paths.violations(given, true, ends))
 
 
-def test_arb_lies_inside_every_enclosure(paths: ModuleType):
-    assert list(violations(paths, range(FEW))) == []
+def test_arb_lies_inside_every_enclosure():
+    assert list(violations(range(FEW))) == []
 
 
-def test_entries_whose_squares_underflow_have_an_error(paths: ModuleType):
+def test_entries_whose_squares_underflow_have_an_error():
     """Displacements of 1e-170 move logits by 1e-187; a norm of zero would certify that nothing moved."""
     weight_VD = torch.zeros(3, 3, dtype=torch.float64)
     weight_VD[0] = torch.tensor([1.0, 1e-17, -1.0])
@@ -69,12 +67,12 @@ def test_entries_whose_squares_underflow_have_an_error(paths: ModuleType):
 
 
 @pytest.mark.slow
-def test_arb_lies_inside_every_enclosure_of_all_the_cases(paths: ModuleType):
-    assert list(violations(paths, range(FEW, ALL))) == []
+def test_arb_lies_inside_every_enclosure_of_all_the_cases():
+    assert list(violations(range(FEW, ALL))) == []
 
 
 @pytest.mark.parametrize("wrong", ["gamma", "weight_error", "relative_logits"])
-def test_a_wrong_bound_is_caught(paths: ModuleType, wrong: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_wrong_bound_is_caught(wrong: str, monkeypatch: pytest.MonkeyPatch):
     right = getattr(tokens, wrong)
 
     def without_logits_error(*given: object) -> tokens.RelativeLogits:
@@ -90,4 +88,4 @@ def test_a_wrong_bound_is_caught(paths: ModuleType, wrong: str, monkeypatch: pyt
     }
     for module in ("tokens", "update"):
         monkeypatch.setattr(f"loopscope.readout.certified.{module}.{wrong}", replacements[wrong], raising=False)
-    assert next(violations(paths, range(24, 60)), None) is not None
+    assert next(violations(range(24, 60)), None) is not None

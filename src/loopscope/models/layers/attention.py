@@ -118,8 +118,8 @@ class Attention(Fusing):
         if asking is x:
             qkv = joint(x)
             return qkv[..., : self.query], qkv[..., self.query : both], qkv[..., both:]
-        kv = joint(x, slice(self.query, None))
-        return joint(asking, slice(self.query)), kv[..., : self.key], kv[..., self.key :]
+        kv = joint.rows(slice(self.query, None))(x)
+        return joint.rows(slice(self.query))(asking), kv[..., : self.key], kv[..., self.key :]
 
 
 class RotatedThenNormed(Attention):

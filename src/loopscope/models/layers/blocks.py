@@ -105,9 +105,13 @@ class Joined(NamedTuple):
     weight: Tensor
     bias: Tensor | None
 
-    def __call__(self, x: Tensor, outputs: slice = slice(None)) -> Tensor:
-        """[..., in] → [..., Σ out], or some of its outputs."""
-        return linear(x, self.weight[outputs], None if self.bias is None else self.bias[outputs])
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., in] → [..., Σ out]."""
+        return linear(x, self.weight, self.bias)
+
+    def rows(self, outputs: slice) -> Joined:
+        """Some of its outputs."""
+        return Joined(self.weight[outputs], None if self.bias is None else self.bias[outputs])
 
 
 class Fusing(nn.Module):

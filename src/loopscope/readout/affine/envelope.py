@@ -44,7 +44,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.sources import blocks
+from loopscope.readout.blocks import blocks
 from loopscope.readout.path import Derivatives
 
 _ALLOWANCE = 1e-11

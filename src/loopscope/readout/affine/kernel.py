@@ -20,9 +20,19 @@ from loopscope.kernels.choice import takes_kernel
 from loopscope.kernels.language import launch
 from loopscope.kernels.product import multiply, widest
 from loopscope.readout.affine.moments import ORDER, MomentsBackend, Sums
-from loopscope.readout.affine.query import EXTRA, Query, scales_on, spacing, taken
+from loopscope.readout.affine.query import (
+    EXTRA,
+    HeadLogits,
+    LogitBlock,
+    LogitSource,
+    Query,
+    StoredLogits,
+    scales_on,
+    spacing,
+    taken,
+)
 from loopscope.readout.affine.reduction import LOWEST, reduce_path, reduce_powers
-from loopscope.readout.affine.sources import HeadLogits, LogitBlock, LogitSource, StoredLogits, blocks
+from loopscope.readout.blocks import blocks
 
 SCRATCH = 400 << 20
 """Bytes of logits that exist at a time."""

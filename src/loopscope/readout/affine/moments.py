@@ -37,8 +37,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.query import Backend, Query, scales_on, spacing
-from loopscope.readout.affine.sources import LogitBlock, blocks, in_parallel, workers
+from loopscope.readout.affine.query import Backend, LogitBlock, Query, scales_on, spacing
+from loopscope.readout.blocks import blocks, in_parallel, workers
 
 REACH = 3.0
 """How far the logarithm of a weight against d's may move from the middle of some scales to either end."""

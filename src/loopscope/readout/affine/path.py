@@ -15,26 +15,24 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
+from loopscope.readout import checks
 from loopscope.readout.affine import kernel
 from loopscope.readout.affine.envelope import Envelope, envelope
 from loopscope.readout.affine.kernel import KernelBackend
 from loopscope.readout.affine.moments import MomentsBackend
-from loopscope.readout.affine.query import EXTRA, Backend, EndpointDistributions, Query, Survey, grid, places_on
-from loopscope.readout.affine.reference import AutogradBackend, ReferenceBackend
-from loopscope.readout.affine.sources import HeadLogits, LogitSource, StoredLogits
-from loopscope.readout.checks import (
-    as_block,
-    as_integers,
-    as_order,
-    as_readout_dtype,
-    as_targets,
-    require_all_finite,
-    require_choice,
-    require_floating,
-    require_matrix,
-    require_results_finite,
-    require_same_shape,
+from loopscope.readout.affine.query import (
+    EXTRA,
+    Backend,
+    EndpointDistributions,
+    HeadLogits,
+    LogitSource,
+    Query,
+    StoredLogits,
+    Survey,
+    grid,
+    places_on,
 )
+from loopscope.readout.affine.reference import AutogradBackend, ReferenceBackend
 from loopscope.readout.path import Segments, UtilityPath, as_segments, segment_mean
 
 BACKENDS: dict[str, type[Backend]] = {
@@ -67,7 +65,7 @@ class AffinePath(UtilityPath):
         block_tokens: int | None = None,
         check: bool = True,
     ) -> None:
-        require_choice("impl", impl, IMPLEMENTATIONS)
+        checks.require_choice("impl", impl, IMPLEMENTATIONS)
         self._given: Any = (impl, block_tokens, check)
         self._source, self._targets_T, self._segments = source, targets_T, segments
         self._check = check or source.device.type == "cpu"
@@ -102,7 +100,7 @@ class AffinePath(UtilityPath):
         """The answer, of every token."""
         answer = self.backend(query).evaluate(query)
         if self._check:  # on a GPU this waits for the device
-            require_results_finite("the path", answer[: -len(EXTRA)])
+            checks.require_finite("the path", answer[: -len(EXTRA)])
         return answer
 
     def _survey(self, query: Query, *, single: bool = False) -> Survey:
@@ -157,7 +155,7 @@ class AffinePath(UtilityPath):
         return self._survey(self._surveyed(count, moments_at, order), single=self.single)
 
     def _surveyed(self, count: int, moments_at: Sequence[float], order: int) -> Query:
-        scales, order = grid(count), as_order(order, self.max_order)
+        scales, order = grid(count), checks.as_order(order, self.max_order)
         return self._query(scales, places_on(count, moments_at), order, distributions=True)
 
     def envelope(self, cells: int = 256) -> Envelope:
@@ -165,7 +163,7 @@ class AffinePath(UtilityPath):
 
         See `loopscope.readout.affine.envelope` for the argument.
         """
-        cells = as_block("cells", cells, 256)
+        cells = checks.as_block("cells", cells)
         if self.max_order < 4:
             raise LoopscopeError("impl='autograd' has no fourth derivative; use impl='auto' for envelopes.")
         query = self._query([k / cells for k in range(cells + 1)], range(cells + 1), 4)
@@ -220,14 +218,14 @@ def affine_path(
     """
     if isinstance(z0, Tensor) and isinstance(v, Tensor) and z0.ndim == 1 and v.ndim == 1:
         z0, v = z0.unsqueeze(0), v.unsqueeze(0)
-        targets = as_integers("targets", targets).reshape(-1)
+        targets = checks.as_integers("targets", targets).reshape(-1)
     source = StoredLogits(z0, v)
     return AffinePath(
         source,
-        as_targets(targets, source.tokens, source.vocabulary, source.device),
+        checks.as_targets(targets, source.tokens, source.vocabulary, source.device),
         as_segments(examples, source.tokens, source.device),
         impl,
-        None if block_tokens is None else as_block("block_tokens", block_tokens, 1),
+        None if block_tokens is None else checks.as_block("block_tokens", block_tokens),
     )
 
 
@@ -264,11 +262,11 @@ def affine_path_from_states(
         check: look whether the numbers are finite and the labels in the vocabulary, which waits for the device;
             False is for a caller that knows, or looks at the results.
     """
-    require_matrix("h", h)
-    require_matrix("h_plus", h_plus)
-    require_same_shape("h", h, "h_plus", h_plus)
-    require_matrix("head_weight", head_weight)
-    dtype = as_readout_dtype(dtype)
+    checks.require_matrix("h", h)
+    checks.require_matrix("h_plus", h_plus)
+    checks.require_same_shape("h", h, "h_plus", h_plus)
+    checks.require_matrix("head_weight", head_weight)
+    dtype = checks.as_readout_dtype(dtype)
     if head_weight.shape[1] != h.shape[1]:
         raise LoopscopeError(
             f"head_weight has shape {tuple(head_weight.shape)} but the states have width {h.shape[1]}; "
@@ -277,21 +275,21 @@ def affine_path_from_states(
     if head_weight.device != h.device:
         raise LoopscopeError(f"head_weight is on {head_weight.device} but h is on {h.device}; move them to one device.")
     if head_bias is not None:
-        require_floating("head_bias", head_bias)
+        checks.require_floating("head_bias", head_bias)
         if head_bias.shape != head_weight.shape[:1]:
             raise LoopscopeError(
                 f"head_bias has shape {tuple(head_bias.shape)}; give one number for each of the "
                 f"{head_weight.shape[0]} vocabulary entries."
             )
-    if check:
-        given = {"head_bias": head_bias, "h": h, "h_plus": h_plus}
-        require_all_finite({name: tensor for name, tensor in given.items() if tensor is not None})
+    for name, tensor in (("head_bias", head_bias), ("h", h), ("h_plus", h_plus)):
+        if check and tensor is not None:
+            checks.require_finite(name, tensor)
     source = HeadLogits(h, h_plus, head_weight, head_bias, dtype)
     return AffinePath(
         source,
-        as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets,
+        checks.as_targets(targets, source.tokens, source.vocabulary, source.device) if check else targets,
         as_segments(examples, source.tokens, source.device),
         impl,
-        None if block_tokens is None else as_block("block_tokens", block_tokens, 1),
+        None if block_tokens is None else checks.as_block("block_tokens", block_tokens),
         check,
     )

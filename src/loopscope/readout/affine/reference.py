@@ -13,9 +13,9 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from loopscope.readout.affine.query import Backend, Query
-from loopscope.readout.affine.sources import LogitBlock, blocks
+from loopscope.readout.affine.query import Backend, LogitBlock, Query
 from loopscope.readout.autograd import autograd_coefficients
+from loopscope.readout.blocks import blocks
 from loopscope.readout.softmax import Softmax, SoftmaxChange
 
 _BLOCK_TOKENS = 64

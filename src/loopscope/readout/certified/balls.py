@@ -19,18 +19,21 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
+from itertools import combinations, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from loopscope.readout.certified.update import States
+
 BITS = 200
 """Precision of the balls."""
 MOST_LOGITS = 1 << 24
 """Logits of one question, reference tokens times vocabulary, up to which it is computed in balls."""
 _SLICES = 6
-QUANTITIES = ("utility", "slope", "quadratic", "gain", "quarter_gain", "predicted_gain", "kl", "prediction")
+QUANTITIES = ("utility", "slope", "quadratic", "gain", "quarter_gain", "predicted_gain", "prediction")
 
 
 class Ends(NamedTuple):
@@ -45,48 +48,32 @@ def are_installed() -> bool:
     return importlib.util.find_spec("flint") is not None
 
 
-def enclose_in_balls(
-    h_tD: Tensor,
-    h_plus_tD: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor | None,
-    targets_t: Tensor,
-    counts: Sequence[int],
-    correct: int | None,
-    scales: tuple[float, float],
-) -> dict[str, Ends]:
-    """The quantities of one question: its tokens by sequence (`counts`), its right option if it has some, 1/4 and α̂."""
+def enclose_in_balls(states: States, scales: tuple[float, float]) -> dict[str, Ends]:
+    """The quantities of one question at 1/4 and α̂."""
     import flint
 
+    options = states.options
     with flint.ctx.workprec(BITS):
-        tokens = _tokens(h_tD, h_plus_tD, weight_VD, bias_V, targets_t, (*scales, 1.0))
-        found, place = [], 0
-        for count in counts:
-            found.append([sum(values) / count for values in zip(*tokens[place : place + count], strict=True)])
-            place += count
-        kl = sum(sequence[1] - sequence[5] for sequence in found) / len(found)
-        own = found[0] if correct is None else _joint(found, correct)
+        tokens = iter(_tokens(states, (*scales, 1.0)))
+        found = [
+            [sum(values) / count for values in zip(*islice(tokens, count), strict=True)]
+            for count in states.tokens_R.tolist()
+        ]
+        own = found[0] if options is None else _joint(found, int(options.member[0, options.target[0]]))
         utility, slope, curvature, quarter, predicted, gain = own
         half = curvature / 2
-        balls = (utility, slope, half, gain, quarter, predicted, kl, slope + half)
+        balls = (utility, slope, half, gain, quarter, predicted, slope + half)
         return dict(zip(QUANTITIES, map(_ends, balls), strict=True))
 
 
-def _tokens(
-    h_tD: Tensor,
-    h_plus_tD: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor | None,
-    targets_t: Tensor,
-    scales: Sequence[float],
-) -> list[list[Any]]:
+def _tokens(states: States, scales: Sequence[float]) -> list[list[Any]]:
     """Log probability, φ', φ'' and φ at three scales of each token."""
     from flint import arb
 
-    starts, ends = (exact_products(state, weight_VD) for state in (h_tD, h_plus_tD))
-    bias = None if bias_V is None else bias_V.double().cpu().tolist()
+    starts, ends = (exact_products(state, states.weight_VD) for state in (states.before_ND, states.after_ND))
+    bias = None if states.bias_V is None else states.bias_V.double().cpu().tolist()
     found = []
-    for token, y in enumerate(targets_t.tolist()):
+    for token, y in enumerate(states.targets_N.tolist()):
         z0, z1 = _logits(starts, token, bias), _logits(ends, token, bias)
         y0, shift = z0[y], z1[y] - z0[y]
         mass = first = second = arb(0)
@@ -106,20 +93,22 @@ def _tokens(
 
 def _joint(options: list[list[Any]], right: int) -> list[Any]:
     """The joint utility of options, as in `joint`."""
-    weights = [(option[0] - options[right][0]).exp() for option in options]
-    whole = sum(weights)
-    pi = [weight / whole for weight in weights]
-    best = options[right]
-    others = [k for k in range(len(options)) if k != right]
-    slope = sum((pi[k] * (best[1] - options[k][1]) for k in others), whole * 0)
-    bent = sum((pi[k] * (best[2] - options[k][2]) for k in others), whole * 0)
-    pairs = [(j, k) for k in range(len(options)) for j in range(k)]
-    variance = sum((pi[j] * pi[k] * (options[j][1] - options[k][1]) ** 2 for j, k in pairs), whole * 0)
+    from flint import arb
+
+    best, others = options[right], [option for k, option in enumerate(options) if k != right]
+    weights = [(option[0] - best[0]).exp() for option in others]
+    mass = sum(weights, arb(0))
+    pi = [weight / (mass + 1) for weight in weights]
+    slope, bent = (
+        sum((p * (best[k] - option[k]) for p, option in zip(pi, others, strict=True)), arb(0)) for k in (1, 2)
+    )
+    members = [(1 / (mass + 1), best), *zip(pi, others, strict=True)]
+    variance = sum((p * q * (a[1] - b[1]) ** 2 for (p, a), (q, b) in combinations(members, 2)), arb(0))
     gains = [
-        -sum((pi[k] * (options[k][place] - best[place]).expm1() for k in others), whole * 0).log1p()
-        for place in (3, 4, 5)
+        -sum((p * (option[k] - best[k]).expm1() for p, option in zip(pi, others, strict=True)), arb(0)).log1p()
+        for k in (3, 4, 5)
     ]
-    return [-sum((weights[k] for k in others), whole * 0).log1p(), slope, bent - variance, *gains]
+    return [-mass.log1p(), slope, bent - variance, *gains]
 
 
 class Products(NamedTuple):

@@ -52,9 +52,9 @@ class Interval:
         return cls(value, value)
 
     @classmethod
-    def around(cls, centre: Tensor, radius: Tensor) -> Interval:
+    def around(cls, centre: Interval | Tensor, radius: Tensor) -> Interval:
         """Centre ± radius."""
-        return cls.point(centre) + cls(-radius, radius)
+        return cls(-radius, radius) + centre
 
     @property
     def magnitude(self) -> Tensor:
@@ -76,17 +76,34 @@ class Interval:
     def __neg__(self) -> Interval:
         return Interval(-self.high, -self.low)
 
-    def __add__(self, other: Interval) -> Interval:
+    def _of(self, number: Interval | Tensor | float) -> Interval:
+        """Another interval, or the one that holds tensors or a number exactly."""
+        if isinstance(number, Interval):
+            return number
+        return Interval.point(number if isinstance(number, Tensor) else torch.full_like(self.low, number))
+
+    def __add__(self, number: Interval | Tensor | float) -> Interval:
+        other = self._of(number)
         return _known(_outward_sum(self.low + other.low, down), _outward_sum(self.high + other.high, up))
 
-    def __sub__(self, other: Interval) -> Interval:
-        return self + (-other)
+    def __sub__(self, number: Interval | Tensor | float) -> Interval:
+        return self + (-number)
 
-    def __mul__(self, other: Interval) -> Interval:
+    def __rsub__(self, number: Tensor | float) -> Interval:
+        return -self + number
+
+    def __mul__(self, number: Interval | Tensor | float) -> Interval:
+        other = self._of(number)
         products = [a * b for a in (self.low, self.high) for b in (other.low, other.high)]
         return _known(*_hull(products, self._is_zero() | other._is_zero()))
 
-    def __truediv__(self, other: Interval) -> Interval:
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __rtruediv__(self, number: Tensor | float) -> Interval:
+        return self._of(number) / self
+
+    def __truediv__(self, number: Interval | Tensor | float) -> Interval:
+        other = self._of(number)
         quotients = [a / b for a in (self.low, self.high) for b in (other.low, other.high)]
         found = _known(*_hull(quotients, self._is_zero()))
         divides = (other.low > 0) | (other.high < 0)
@@ -104,7 +121,7 @@ class Interval:
 
     def exp(self) -> Interval:
         """e^x."""
-        return self._increasing(torch.exp, torch.nan).clamped(0.0)
+        return self._increasing(torch.exp, torch.nan).clamp(0.0)
 
     def expm1(self) -> Interval:
         """e^x − 1."""
@@ -112,19 +129,19 @@ class Interval:
 
     def log(self) -> Interval:
         """Log x, of what is not negative."""
-        return self.clamped(0.0)._increasing(torch.log, 1.0)
+        return self.clamp(0.0)._increasing(torch.log, 1.0)
 
     def log1p(self) -> Interval:
         """log(1 + x), of what is not below −1."""
-        return self.clamped(-1.0)._increasing(torch.log1p, 0.0)
+        return self.clamp(-1.0)._increasing(torch.log1p, 0.0)
 
-    def clamped(self, least: float) -> Interval:
-        """The same of numbers known to be at least `least`."""
-        return self.each(lambda end: end.clamp(min=least))
+    def clamp(self, min: float, max: float | None = None) -> Interval:
+        """The same of numbers known to be at least `min`, and at most `max`."""
+        return self.each(lambda end: end.clamp(min, max))
 
-    def times(self, factor: float) -> Interval:
-        """Multiplied by a float64 number."""
-        return self * Interval.point(torch.full_like(self.low, factor))
+    def minimum(self, most: Tensor) -> Interval:
+        """The same of numbers known to be at most `most`."""
+        return self.each(lambda end: torch.minimum(end, most))
 
     def meet(self, other: Interval) -> Interval:
         """What lies in both."""

@@ -61,12 +61,12 @@ entries in B blocks of b (the last one padded), K scales.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from loopscope.readout.affine.envelope import Moments
 from loopscope.readout.certified.intervals import SMALLEST, ULPS, UNIT, Interval, down, gamma, up
 
 _COLUMNS = 256
@@ -78,30 +78,6 @@ ENLARGED = 1.0 + 2.0**-30
 _UNDERFLOW = 2.0**-1021
 _LARGEST_EXPONENT = 600.0
 """Of e^{αt} under a mean: e^600 times the lost weight of the whole vocabulary is still nothing."""
-
-
-@dataclass(frozen=True)
-class Head:
-    """A linear head in float64 and the sizes that bound its rounding.
-
-    Attributes:
-        weight_VD: W.
-        bias_V: b, if there is one.
-        row_norm: ω, at least every ‖W_a‖.
-        bias_size: β, at least every |b_a|.
-    """
-
-    weight_VD: Tensor
-    bias_V: Tensor | None
-    row_norm: float
-    bias_size: float
-
-    @classmethod
-    def of(cls, weight_VD: Tensor, bias_V: Tensor | None) -> Head:
-        """From the head as it is stored."""
-        weight_VD, bias_V = weight_VD.detach().double(), None if bias_V is None else bias_V.detach().double()
-        size = 0.0 if bias_V is None else float(bias_V.abs().max())
-        return cls(weight_VD, bias_V, float(norms(weight_VD).max()), size)
 
 
 class RelativeLogits(NamedTuple):
@@ -132,18 +108,21 @@ class RelativeLogits(NamedTuple):
         return RelativeLogits(*(values[rows] for values in self))
 
 
-def relative_logits(h_tD: Tensor, h_plus_tD: Tensor, head: Head, targets_t: Tensor) -> RelativeLogits:
+def relative_logits(
+    h_tD: Tensor, h_plus_tD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_t: Tensor
+) -> RelativeLogits:
     """Both products with the head, and their differences to the reference label's."""
-    h_tD, h_plus_tD = h_tD.detach().double(), h_plus_tD.detach().double()
+    h_tD, h_plus_tD, weight_VD = (each.detach().double() for each in (h_tD, h_plus_tD, weight_VD))
     d_tD = h_plus_tD - h_tD
-    width, vocabulary = int(h_tD.shape[1]), int(head.weight_VD.shape[0])
+    (vocabulary, width), row_norm = weight_VD.shape, float(norms(weight_VD).max())
     bound = gamma(min(width, _COLUMNS) + -(-width // _COLUMNS) + 4)
-    z_tV, v_tV = product(h_tD, head.weight_VD), product(d_tD, head.weight_VD)
-    if head.bias_V is not None:
-        z_tV += head.bias_V
+    z_tV, v_tV, bias_size = product(h_tD, weight_VD), product(d_tD, weight_VD), 0.0
+    if bias_V is not None:
+        z_tV += bias_V.detach().double()
+        bias_size = float(bias_V.detach().double().abs().max())
     z_error_t, v_error_t = (
-        (bound * (head.row_norm * norm_t + extra) + 2 * width * SMALLEST * (norm_t > 0)) * ENLARGED
-        for norm_t, extra in ((norms(h_tD), head.bias_size), (norms(d_tD), 0.0))
+        (bound * (row_norm * norm_t + extra) + 2 * width * SMALLEST * (norm_t > 0)) * ENLARGED
+        for norm_t, extra in ((norms(h_tD), bias_size), (norms(d_tD), 0.0))
     )
     y_t1 = targets_t.unsqueeze(1)
     for logits in (z_tV, v_tV):
@@ -173,37 +152,10 @@ def norms(rows_nD: Tensor) -> Tensor:
 def product(a_tD: Tensor, weight_VD: Tensor) -> Tensor:
     """A Wᵀ, a few columns at a time, so that no term passes through many roundings."""
     parts = zip(torch.split(a_tD, _COLUMNS, 1), torch.split(weight_VD, _COLUMNS, 1), strict=True)
-    found: Tensor | None = None
+    found = a_tD.new_zeros(len(a_tD), len(weight_VD))
     for a_tc, weight_Vc in parts:
-        part_tV = a_tc @ weight_Vc.T
-        found = part_tV if found is None else found.add_(part_tV)
-    assert found is not None, "a state has at least one column"
+        found += a_tc @ weight_Vc.T
     return found
-
-
-@dataclass(frozen=True)
-class PowerSums:
-    """Σ ŵ t̂^j over a ≠ y as intervals [t, K], exact for the computed ŵ and t̂; and how far these are from the true ones.
-
-    Attributes:
-        peak: M, the largest exponent; at least 0, which is y's own.
-        others: Σ ŵ.
-        first: Σ ŵ t̂.
-        absolute: Σ ŵ|t̂|.
-        second: Σ ŵ t̂².
-        third: Σ ŵ t̂³.
-        fourth: Σ ŵ t̂⁴.
-        weight_error: ρ.
-    """
-
-    peak: Tensor
-    others: Interval
-    first: Interval
-    absolute: Interval
-    second: Interval
-    third: Interval
-    fourth: Interval
-    weight_error: Tensor
 
 
 def weight_error(logits: RelativeLogits, alpha_tK: Tensor) -> Tensor:
@@ -222,30 +174,6 @@ def weights(logits: RelativeLogits, alpha_tK: Tensor) -> tuple[Tensor, Tensor]:
     return w_tBKb.sub_(peak_tK[:, None, :, None]).exp_(), peak_tK
 
 
-def power_sums(logits: RelativeLogits, alpha_tK: Tensor) -> PowerSums:
-    """The sums at per-token scales, [t, K]."""
-    t = logits.t_tBb
-    square = t * t
-    powers_tBbJ = torch.stack([logits.other_tBb, t, t.abs(), square, square * t, square * square], -1)
-    w_tBKb, peak_tK = weights(logits, alpha_tK)
-    others, first, absolute, second, third, fourth = (w_tBKb @ powers_tBbJ).sum(1).unbind(-1)
-    bound, lost = summation_bound(logits)
-
-    def around(found: Tensor, size: Tensor) -> Interval:
-        return Interval.around(found, (bound * size + lost) * ENLARGED)
-
-    return PowerSums(
-        peak_tK,
-        around(others, others).clamped(0.0),
-        around(first, absolute),
-        around(absolute, absolute).clamped(0.0),
-        around(second, second).clamped(0.0),
-        around(third, second.sqrt() * fourth.sqrt() * ENLARGED),  # each by itself: their product may underflow
-        around(fourth, fourth).clamped(0.0),
-        weight_error(logits, alpha_tK),
-    )
-
-
 def summation_bound(logits: RelativeLogits) -> tuple[float, Tensor]:
     """The relative error of a sum over the vocabulary, and what its terms may have lost by underflow, [t, 1]."""
     _, blocks, block = logits.t_tBb.shape
@@ -259,80 +187,53 @@ def underflow(logits: RelativeLogits) -> float:
     return blocks * block * _UNDERFLOW
 
 
-class Moments(NamedTuple):
-    """What the softmax of each token is at K scales, [t, K] each.
-
-    Attributes:
-        log_p: log probability of the reference label.
-        mean: E t = −φ'.
-        variance: Var t = −φ''.
-        third: the third cumulant, −φ'''.
-        fourth: the fourth central moment.
-    """
-
-    log_p: Interval
-    mean: Interval
-    variance: Interval
-    third: Interval
-    fourth: Interval
-
-
-def moments(logits: RelativeLogits, sums: PowerSums) -> Moments:
-    """From sums to moments."""
-    own = _own_weight(sums.peak)
-    ratio = _reweighting(sums.weight_error)
-    lost = torch.full_like(ratio, underflow(logits))
-    size, error = (x.unsqueeze(1) for x in (logits.t_size_t, logits.t_error_t))
-    true_others = _true_weights(logits, sums.others, sums.weight_error)
-    log_p = _log_p(sums.peak, own, true_others)
+def moments(logits: RelativeLogits, alpha_tK: Tensor) -> Moments:
+    """The moments of t at per-token scales, [t, K] each, from Σ ŵ t̂^j over a ≠ y."""
+    t, (bound, lost_sum) = logits.t_tBb, summation_bound(logits)
+    square = t * t
+    powers_tBbJ = torch.stack([logits.other_tBb, t, t.abs(), square, square * t, square * square], -1)
+    w_tBKb, peak = weights(logits, alpha_tK)
+    sums = (w_tBKb @ powers_tBbJ).sum(1).unbind(-1)
+    others, _, absolute, second, _, fourth = sums
+    # The third by Cauchy–Schwarz, each root by itself: their product may underflow.
+    sizes = (others, absolute, absolute, second, second.sqrt() * fourth.sqrt() * ENLARGED, fourth)
+    enclosed = [
+        Interval.around(found, (bound * size + lost_sum) * ENLARGED) for found, size in zip(sums, sizes, strict=True)
+    ]
+    all_others, own, rho = enclosed[0].clamp(0.0), _own_weight(peak), weight_error(logits, alpha_tK)
+    mass, true_others = own + all_others, _true_weights(logits, all_others, rho)
+    first, absolute_mean, second_mean, third, fourth_mean = (each / mass for each in enclosed[1:])
     away = true_others / (own + true_others)
 
-    mass = own + sums.others
-    m_hat = sums.first / mass
-    absolute = sums.absolute / mass
-    variance_hat = (sums.second / mass - m_hat.square()).clamped(0.0)
-    bend = torch.minimum(2.0 * absolute.high, variance_hat.sqrt().high)
-    slack = (ratio * bend + error * away.high + 4.0 * lost * size) * ENLARGED
-    mean = m_hat + Interval(-slack, slack)
+    ratio, lost = _reweighting(rho), underflow(logits)
+    size, error = logits.t_size_t.unsqueeze(1), logits.t_error_t.unsqueeze(1)
+    variance_hat = (second_mean - first.square()).clamp(0.0)
+    bend = torch.minimum(2.0 * absolute_mean.high, variance_hat.sqrt().high)
+    mean = Interval.around(first, (ratio * bend + error * away.high + 4.0 * lost * size) * ENLARGED)
     variance = _variance(variance_hat, ratio, error, away, 16.0 * lost * size * size)
 
     # The third cumulant and the fourth central moment from raw moments about t = 0.
-    second, third, fourth = (found / mass for found in (sums.second, sums.third, sums.fourth))
-    odd = (second.clamped(0.0).sqrt() * fourth.clamped(0.0).sqrt()).high
+    odd = (second_mean.clamp(0.0).sqrt() * fourth_mean.clamp(0.0).sqrt()).high
     raw = []
-    for j, found, magnitude in ((2, second, second.high), (3, third, odd), (4, fourth, fourth.high)):
+    for j, found, largest in ((2, second_mean, second_mean.high), (3, third, odd), (4, fourth_mean, fourth_mean.high)):
         moved = j * error * (size + error) ** (j - 1) * away.high
-        slack = (2.0 * ratio * magnitude + moved + 4.0 * lost * size**j) * ENLARGED
-        raw.append(found + Interval(-slack, slack))
+        raw.append(Interval.around(found, (2.0 * ratio * largest + moved + 4.0 * lost * size**j) * ENLARGED))
     r2, r3, r4 = raw
     m2 = mean.square()
-    kappa = r3 - (mean * r2).times(3.0) + (mean * m2).times(2.0)
-    mu4 = r4 - (mean * r3).times(4.0) + (m2 * r2).times(6.0) - m2.square().times(3.0)
-    return Moments(log_p, mean, variance, kappa, mu4.clamped(0.0))
+    kappa = r3 - mean * r2 * 3.0 + mean * m2 * 2.0
+    mu4 = r4 - mean * r3 * 4.0 + m2 * r2 * 6.0 - m2.square() * 3.0
+    return Moments(_log_p(peak, own, true_others), mean, variance, kappa, mu4.clamp(0.0))
 
 
 def _log_p(peak: Tensor, own: Interval, others: Interval) -> Interval:
-    likeliest = -others.log1p()
-    below = -(Interval.point(peak) + (own + others).log())
-    return likeliest.where(peak == 0, below)
+    return (-others.log1p()).where(peak == 0, -((own + others).log() + peak))
 
 
 def _variance(hat: Interval, ratio: Tensor, error: Tensor, away: Interval, lost: Tensor) -> Interval:
     low = down(1.0 - (2.0 * ratio + ratio * ratio) * ENLARGED)
     factor = Interval(low.clamp(min=0.0), up(1.0 + 2.0 * ratio * ENLARGED))
-    reweighted = (hat * factor + Interval(-lost, lost)).clamped(0.0)
-    moved = error * away.sqrt().high * ENLARGED
-    return (reweighted.sqrt() + Interval(-moved, moved)).clamped(0.0).square()
-
-
-def log_p_at(logits: RelativeLogits, alpha_tK: Tensor) -> Interval:
-    """Log p_y at per-token scales, [t, K]."""
-    w_tBKb, peak_tK = weights(logits, alpha_tK)
-    others = (w_tBKb @ logits.other_tBb.unsqueeze(-1)).sum(1)[..., 0]
-    bound, _ = summation_bound(logits)
-    around = Interval.around(others, others * (bound * ENLARGED)).clamped(0.0)
-    true_others = _true_weights(logits, around, weight_error(logits, alpha_tK))
-    return _log_p(peak_tK, _own_weight(peak_tK), true_others)
+    reweighted = Interval.around(hat * factor, lost).clamp(0.0)
+    return Interval.around(reweighted.sqrt(), error * away.sqrt().high * ENLARGED).clamp(0.0).square()
 
 
 def gains(logits: RelativeLogits, alpha_tK: Tensor, start_log_p: Interval, end_log_p: Interval) -> Interval:
@@ -352,7 +253,7 @@ def gains(logits: RelativeLogits, alpha_tK: Tensor, start_log_p: Interval, end_l
     moved = alpha_tK * (error_t1 + 2.0 * UNIT * size) * ENLARGED
     moved = torch.where(moved <= 1.0, 2.0 * moved, torch.inf)
     error = (absolute * (bound + 4.0 * ULPS * UNIT + moved) + others * moved + lost_t1) * ENLARGED
-    mass = _own_weight(peak_t1) + Interval.around(others, others * bound).clamped(0.0)
+    mass = _own_weight(peak_t1) + Interval.around(others, others * bound).clamp(0.0)
     mean = Interval.around(first, error) / mass
     magnitude = (Interval.point(absolute + error) / mass).high * ENLARGED
     # A weight that underflowed at scale 0 is at most τ, and f at most e^{αT}.
@@ -361,14 +262,13 @@ def gains(logits: RelativeLogits, alpha_tK: Tensor, start_log_p: Interval, end_l
     slack = (2.0 * _reweighting(weight_error(logits, zero_t1)) * magnitude + lost) * ENLARGED
     fits = (alpha_tK * size < _LARGEST_EXPONENT) & mean.low.isfinite() & mean.high.isfinite()
     unknown = torch.full_like(slack, torch.inf)
-    small = (-(mean + Interval(-slack, slack)).log1p()).where(fits, Interval(-unknown, unknown))
+    small = (-Interval.around(mean, slack).log1p()).where(fits, Interval(-unknown, unknown))
     return small.meet((end_log_p - start_log_p.unsqueeze(1)).where(size > 0, small))
 
 
 def _own_weight(peak: Tensor) -> Interval:
     """Y's weight e^{−M}."""
-    found, one = Interval.point(-peak).exp(), torch.ones_like(peak)
-    return Interval.point(one).where(peak == 0, found)
+    return Interval.point(torch.ones_like(peak)).where(peak == 0, Interval.point(-peak).exp())
 
 
 def _reweighting(rho: Tensor) -> Tensor:
@@ -378,4 +278,4 @@ def _reweighting(rho: Tensor) -> Tensor:
 
 def _true_weights(logits: RelativeLogits, others: Interval, rho: Tensor) -> Interval:
     lost = torch.full_like(rho, underflow(logits))
-    return (others + others * Interval(-rho, rho) + Interval(-lost, lost)).clamped(0.0)
+    return (others + Interval.around(others * Interval(-rho, rho), lost)).clamp(0.0)

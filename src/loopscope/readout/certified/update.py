@@ -4,8 +4,7 @@ Tokens → mean over each sequence → the question itself, or the joint utility
 follows from the middle of the enclosures of A and Q; it is a float64 number, and the gain at exactly that
 number is enclosed.
 
-KL(p(0)‖p(1)) of a token is A − ΔU (Prop. linear-endpoint), an identity between exact numbers; the mean of −φ'' over the
-update, weighted with 1 − α, is the same number and stays accurate where the update is small. The meet of both is taken.
+On cells of [0, 1] −φ'' and |φ'''| are bounded by the lemma of `readout.affine.envelope`, here with intervals.
 
 **Options.** The joint utility is U = s_* − log Σ_k exp s_k. With π = softmax s, and primes for derivatives along the
 path, U and its derivatives are written in differences between options, so that they are as small as what the update
@@ -26,22 +25,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from loopscope.readout.certified.bounds import CertifiedBounds, PathEnclosure, cell_bounds, certified_bounds
+from loopscope.readout.affine.envelope import Moments, cell_bounds
+from loopscope.readout.blocks import blocks
+from loopscope.readout.certified.bounds import CertifiedBounds, PathEnclosure, certified_bounds
 from loopscope.readout.certified.intervals import Interval, mean_of_segments, require_arithmetic, total
-from loopscope.readout.certified.tokens import (
-    Head,
-    Moments,
-    RelativeLogits,
-    gains,
-    log_p_at,
-    moments,
-    power_sums,
-    relative_logits,
-)
+from loopscope.readout.certified.tokens import RelativeLogits, gains, moments, relative_logits
 from loopscope.readout.options import OptionGroups
 
 CELLS = 16
@@ -69,11 +62,8 @@ class Options:
     def probabilities(self, scores: Interval) -> Interval:
         """π, [G, O, ...]: 1 / (1 + Σ_{j≠k} e^{s_j − s_k})."""
         odds = (scores.unsqueeze(1) - scores.unsqueeze(2)).exp()
-        options = scores.low.shape[1]
-        counted = self.groups.present.unsqueeze(1) & ~torch.eye(options, dtype=torch.bool, device=odds.low.device)
-        others = total(_masked(odds, counted), 2)
-        one = Interval.point(torch.ones_like(scores.low))
-        return self._kept(one / (one + others))
+        same = torch.eye(scores.low.shape[1], dtype=torch.bool, device=odds.low.device)
+        return self._kept(1.0 / (1.0 + total(_masked(odds, self.groups.present.unsqueeze(1) & ~same), 2)))
 
     def slope(self, pi: Interval, slopes: Interval) -> Interval:
         """φ', [G, ...]."""
@@ -83,10 +73,9 @@ class Options:
         """φ'', [G, ...]."""
         bent = total(self._kept(pi * (self._right(curvatures) - curvatures), wrong=True), 1)
         pairs = (pi.unsqueeze(1) * pi.unsqueeze(2)) * (slopes.unsqueeze(1) - slopes.unsqueeze(2)).square()
-        options = slopes.low.shape[1]
-        above = torch.ones(options, options, dtype=torch.bool, device=pi.low.device).triu(1)
-        both = self.groups.present.unsqueeze(1) & self.groups.present.unsqueeze(2) & above
-        return bent - total(total(_masked(pairs, both).clamped(0.0), 1), 1)
+        present = self.groups.present
+        both = (present.unsqueeze(1) & present.unsqueeze(2)).triu(1)
+        return bent - total(total(_masked(pairs, both).clamp(0.0), 1), 1)
 
     def gain(self, pi: Interval, gains: Interval) -> Interval:
         """φ at a scale where the scores have gained `gains`, [G, ...]; `pi` is that of scale 0."""
@@ -115,20 +104,20 @@ def _masked(values: Interval, kept: Tensor) -> Interval:
 def over_cells(scores: Interval, slopes: Interval, h: float) -> tuple[Interval, Interval]:
     """Concave scores and their slopes over the cells between nodes: [..., L + 1] to [..., L] each."""
     s_l, s_r, d_l, d_r = scores[..., :-1], scores[..., 1:], slopes[..., :-1], slopes[..., 1:]
-    zero = torch.zeros_like(d_l.low)
-    rising = (s_l + Interval(zero, d_l.high.clamp(min=0.0)).times(h)).high
-    falling = (s_r + Interval(zero, (-d_r.low).clamp(min=0.0)).times(h)).high
-    values = Interval(torch.minimum(s_l.low, s_r.low), torch.minimum(rising, falling))
+    rising, falling = s_l + d_l.clamp(0.0) * h, s_r + (-d_r).clamp(0.0) * h
+    values = Interval(torch.minimum(s_l.low, s_r.low), torch.minimum(rising.high, falling.high))
     return values, Interval(d_r.low, d_l.high)
 
 
 @dataclass(frozen=True)
 class States:
-    """Where the reference tokens of some questions are predicted, before and after an update.
+    """Where the reference tokens of some questions are predicted, before and after an update, and the head.
 
     Attributes:
         before_ND: H.
         after_ND: H⁺.
+        weight_VD: the head's matrix.
+        bias_V: its bias, if there is one.
         targets_N: the reference tokens.
         tokens_R: how many of them each sequence has, one sequence after the other.
         options: the options of each question; None where each sequence is one reference solution.
@@ -137,6 +126,8 @@ class States:
 
     before_ND: Tensor
     after_ND: Tensor
+    weight_VD: Tensor
+    bias_V: Tensor | None
     targets_N: Tensor
     tokens_R: Tensor
     options: OptionGroups | None
@@ -156,7 +147,6 @@ class UpdateEnclosures:
         quarter_gain: φ(1/4).
         scale: α̂, a float64 number.
         predicted_gain: φ at exactly that number.
-        kl: KL(p(0)‖p(1)), averaged over tokens, then over options.
         bounds: the paper's bounds.
     """
 
@@ -168,28 +158,27 @@ class UpdateEnclosures:
     quarter_gain: Interval
     scale: Tensor
     predicted_gain: Interval
-    kl: Interval
     bounds: CertifiedBounds
 
 
-def enclose_update(
-    states: States, head: Head, choose: ChooseScale, entries: int, cells: int = CELLS
-) -> UpdateEnclosures:
+def enclose_update(states: States, choose: ChooseScale, entries: int, cells: int = CELLS) -> UpdateEnclosures:
     """Everything about an update; `choose` makes α̂ of A and Q, `entries` float64 numbers fit at a time."""
     require_arithmetic(str(states.before_ND.device))
-    logits = relative_logits(states.before_ND, states.after_ND, head, states.targets_N)
+    ends = (states.before_ND, states.after_ND)
+    logits = relative_logits(*ends, states.weight_VD, states.bias_V, states.targets_N)
     nodes = _node_moments(logits, cells, entries)
-    log_p, mean, variance = (mean_of_segments(x, states.tokens_R) for x in (nodes.log_p, nodes.mean, nodes.variance))
-    bounded = cell_bounds(nodes, logits.spread_t, lambda parts: mean_of_segments(parts, states.tokens_R))
-    own = PathEnclosure(-mean, -variance, -bounded.curvature, bounded.third)
+    average = partial(mean_of_segments, counts=states.tokens_R)
+    log_p, mean, variance = map(average, nodes[:3])
+    bounded = cell_bounds(nodes, logits.spread_t, 1.0 / cells, average, Interval.point)
+    curvature = Interval(bounded.curvature_low, bounded.curvature_high)
+    own = PathEnclosure(-mean, -variance, -curvature, bounded.third)
     options = None if states.options is None else Options(states.options)
     path = own if options is None else _joint_path(options, log_p, own)
-    slope, quadratic = path.slopes[:, 0], path.curvatures[:, 0].times(0.5)
+    slope, quadratic = path.slopes[:, 0], path.curvatures[:, 0] * 0.5
     scale_B = choose(_middle(slope), _middle(quadratic))
     question_R = torch.repeat_interleave(torch.arange(len(scale_B), device=scale_B.device), states.sequences_B)
     scale_N = scale_B[torch.repeat_interleave(question_R, states.tokens_R)]
-    gains_R3 = mean_of_segments(_gains(logits, nodes, scale_N, entries), states.tokens_R)
-    kl = mean_of_segments(_divergence(own, gains_R3[:, 2]), states.sequences_B)
+    gains_R3 = average(_gains(logits, nodes, scale_N, entries))
     if options is None:
         utility, gains_B3 = log_p[:, 0], gains_R3
     else:
@@ -206,7 +195,6 @@ def enclose_update(
         gains_B3[:, 0],
         scale_B,
         gains_B3[:, 1],
-        kl,
         certified_bounds(path, slope, quadratic, scale_B),
     )
 
@@ -217,36 +205,27 @@ def _middle(interval: Interval) -> Tensor:
 
 
 def _node_moments(logits: RelativeLogits, cells: int, entries: int) -> Moments:
-    tokens, blocks, block = logits.t_tBb.shape
+    tokens, parts, block = logits.t_tBb.shape
     nodes_K = torch.arange(cells + 1, dtype=torch.float64, device=logits.t_tBb.device) / cells
     found = []
-    for rows in _chunks(tokens, entries // (blocks * block * (cells + 1))):
+    for rows in blocks(tokens, max(1, entries // (parts * block * (cells + 1)))):
         some = logits.some(rows)
-        found.append(moments(some, power_sums(some, nodes_K.expand(some.t_tBb.shape[0], -1))))
-    return Moments(*(_joined(parts) for parts in zip(*found, strict=True)))
+        found.append(moments(some, nodes_K.expand(len(some.t_tBb), -1)))
+    return Moments(*(_joined(each) for each in zip(*found, strict=True)))
 
 
 def _gains(logits: RelativeLogits, nodes: Moments, scale_N: Tensor, entries: int) -> Interval:
     """φ of each token at 1/4, α̂ and 1, [N, 3]."""
-    tokens, blocks, block = logits.t_tBb.shape
+    tokens, parts, block = logits.t_tBb.shape
     cells = nodes.log_p.low.shape[1] - 1
     found = []
-    for rows in _chunks(tokens, entries // (blocks * block * _COLUMNS)):
+    for rows in blocks(tokens, max(1, entries // (parts * block * _COLUMNS))):
         some, own_n = logits.some(rows), scale_N[rows]
         known = nodes.log_p[rows]
         scales = torch.stack([torch.full_like(own_n, QUARTER), own_n, torch.ones_like(own_n)], 1)
-        ends = [known[:, int(QUARTER * cells)], log_p_at(some, own_n.unsqueeze(1))[:, 0], known[:, cells]]
-        end = Interval(torch.stack([x.low for x in ends], 1), torch.stack([x.high for x in ends], 1))
-        found.append(gains(some, scales, known[:, 0], end))
+        ends = [known[:, int(QUARTER * cells)], moments(some, own_n.unsqueeze(1)).log_p[:, 0], known[:, cells]]
+        found.append(gains(some, scales, known[:, 0], _joined([x.unsqueeze(1) for x in ends], 1)))
     return _joined(found)
-
-
-def _divergence(path: PathEnclosure, gain: Interval) -> Interval:
-    """KL(p(0)‖p(1)) of each sequence: A − ΔU, and ∫(1 − α)(−φ'')dα cell by cell."""
-    count = path.third.shape[1]
-    share = (1.0 - (torch.arange(count, dtype=torch.float64, device=gain.low.device) + 0.5) / count) / count
-    weights = Interval.point(share.expand_as(path.third))
-    return (path.slopes[:, 0] - gain).clamped(0.0).meet(total(-path.cells * weights, 1).clamped(0.0))
 
 
 def _joint_path(options: Options, log_p: Interval, own: PathEnclosure) -> PathEnclosure:
@@ -264,10 +243,5 @@ def _joint_path(options: Options, log_p: Interval, own: PathEnclosure) -> PathEn
     )
 
 
-def _chunks(tokens: int, size: int) -> list[slice]:
-    step = max(1, size)
-    return [slice(start, start + step) for start in range(0, tokens, step)]
-
-
-def _joined(parts: Sequence[Interval]) -> Interval:
-    return Interval(torch.cat([part.low for part in parts]), torch.cat([part.high for part in parts]))
+def _joined(parts: Sequence[Interval], axis: int = 0) -> Interval:
+    return Interval(torch.cat([part.low for part in parts], axis), torch.cat([part.high for part in parts], axis))

@@ -16,15 +16,9 @@ import torch
 from torch import Tensor
 
 from loopscope.errors import LoopscopeError
-from loopscope.readout.affine.sources import blocks, full_precision_products
+from loopscope.readout import checks
 from loopscope.readout.autograd import Derivation, nested_derivatives
-from loopscope.readout.checks import (
-    as_readout_dtype,
-    as_targets,
-    require_finite,
-    require_floating,
-    require_same_shape,
-)
+from loopscope.readout.blocks import blocks, full_precision_products
 from loopscope.readout.general.core import Series
 from loopscope.readout.general.token_derivatives import (
     TokenChunk,
@@ -56,9 +50,9 @@ class NonlinearPath(UtilityPath):
     ) -> None:
         self._derivation = impl if isinstance(impl, Derivation) else Derivation(impl)
         for name, tensor in (("state", state), ("displacement", displacement)):
-            require_floating(name, tensor)
-            require_finite(name, tensor)
-        require_same_shape("state", state, "displacement", displacement)
+            checks.require_floating(name, tensor)
+            checks.require_finite(name, tensor)
+        checks.require_same_shape("state", state, "displacement", displacement)
         if state.dtype != displacement.dtype or state.dtype not in (torch.float32, torch.float64):
             raise LoopscopeError(
                 f"state is {state.dtype} and displacement {displacement.dtype}; give both in the readout's dtype, "
@@ -69,16 +63,16 @@ class NonlinearPath(UtilityPath):
         self._readout, self._state, self._displacement = readout, state.detach(), displacement.detach()
         self._positions = positions
         self._whole: NonlinearPath | None = None
-        headed, made = as_headed(readout), None
-        if headed is not None and positions is not None:
-            tokens, vocabulary = int(positions.shape[0]), headed.vocabulary
+        self._headed, made = as_headed(readout, positions), None
+        if self._headed is not None and positions is not None:
+            tokens, vocabulary = len(positions), self._headed.vocabulary
         else:
             # Only running such a readout says how many tokens and entries there are; its logits give U(H) as well.
             with _plainly():
                 made = list(self._blocks(self._state))
-            require_finite("the readout's logits", made[0].logits)
+            checks.require_finite("the readout's logits", made[0].logits)
             tokens, vocabulary = made[0].logits.shape[1:]
-        self._targets_T = as_targets(targets, tokens, vocabulary, state.device)
+        self._targets_T = checks.as_targets(targets, tokens, vocabulary, state.device)
         self._segments = as_segments(examples, tokens, state.device)
         self.examples, self.single = self._segments.examples, self._segments.single
         if made is not None:
@@ -204,19 +198,19 @@ class NonlinearPath(UtilityPath):
 
     def _through_head(self, line: Series) -> Tensor | None:
         """The same with logits of a block of the vocabulary at a time, where the head is known to be a matrix."""
-        headed, matrix = as_headed(self._readout), getattr(self._readout, "matrix", None)
-        if headed is None or matrix is None or self._positions is None or not takes_blocks(line.coefficients):
+        matrix = getattr(self._readout, "matrix", None)
+        if self._headed is None or matrix is None or not takes_blocks(line.coefficients):
             return None
-        weight_VD, hidden = matrix(), headed.body(line, self._positions)
+        weight_VD, hidden = matrix(), self._headed.body(line, self._positions)
         if weight_VD.dtype != torch.float32 or not isinstance(hidden, Series):
             return None
         return head_derivatives(hidden.coefficients, weight_VD, self._targets_T)
 
     def _by_nesting(self, base: Tensor, order: int) -> Tensor:
-        size, headed, found = int(self._targets_T.shape[0]), as_headed(self._readout), []
-        if headed is not None and self._positions is not None:
-            size = max(16, _NESTED_ELEMENTS // (headed.vocabulary << order))
-        for rows in blocks(int(self._targets_T.shape[0]), size):
+        size, found = len(self._targets_T), []
+        if self._headed is not None:
+            size = max(16, _NESTED_ELEMENTS // (self._headed.vocabulary << order))
+        for rows in blocks(len(self._targets_T), size):
             utility = partial(self._plain_utility, rows=rows)
             found.append(torch.stack(nested_derivatives(utility, base, self._displacement, order)))
         return torch.cat(found, 1)
@@ -317,10 +311,10 @@ def nonlinear_path_from_states(
     The readout must compute in `dtype`; of a model, request it as in
     `lambda state, positions: model.readout(state, positions, dtype=torch.float64)`.
     """
-    dtype = as_readout_dtype(dtype)
+    dtype = checks.as_readout_dtype(dtype)
     for name, tensor in (("h", h), ("h_plus", h_plus)):
-        require_floating(name, tensor)
-    require_same_shape("h", h, "h_plus", h_plus)
+        checks.require_floating(name, tensor)
+    checks.require_same_shape("h", h, "h_plus", h_plus)
     state = h.detach().to(dtype)
     return nonlinear_path(
         readout, state, h_plus.detach().to(dtype) - state, targets, positions, examples=examples, impl=impl

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from loopscope.errors import LoopscopeError
 from loopscope.kernels.choice import Implementation, chosen, is_differentiating, takes_kernel
-from loopscope.readout.affine.sources import blocks, in_parallel
+from loopscope.readout.blocks import blocks, in_parallel
 from loopscope.readout.softmax import Softmax
 
 
@@ -83,9 +83,9 @@ class HeadedReadout(Protocol):
     vocabulary: int
 
 
-def as_headed(readout: Any) -> HeadedReadout | None:
-    """The readout where it comes as body and head."""
-    return readout if isinstance(readout, HeadedReadout) else None
+def as_headed(readout: Any, positions: Any) -> HeadedReadout | None:
+    """The readout where it comes as body and head and is asked at some positions."""
+    return readout if isinstance(readout, HeadedReadout) and positions is not None else None
 
 
 class TokenChunk(NamedTuple):
@@ -97,8 +97,8 @@ class TokenChunk(NamedTuple):
 
 def logit_chunks(readout: Callable[..., Any], state: Any, positions: Any, streams: int) -> Iterator[TokenChunk]:
     """The logits of every token; `streams` is how many coefficients a series has, 1 for a tensor."""
-    headed = as_headed(readout)
-    if headed is None or positions is None:
+    headed = as_headed(readout, positions)
+    if headed is None:
         logits = readout(state) if positions is None else readout(state, positions)
         if len(logits.shape) != 2:
             raise LoopscopeError(

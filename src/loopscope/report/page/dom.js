@@ -1,4 +1,4 @@
-// Elements from plain values, text that stays text, light and dark.
+// Elements from plain values, and text that stays text.
 //
 // Text goes through text nodes only, so no word of a benchmark can become markup.
 
@@ -110,27 +110,6 @@ export function prose(text) {
 
 /** The first `SHOWN` units of a text, or one less where that would part a surrogate pair. */
 export const beginning = (text) => text.slice(0, SHOWN).replace(/[\ud800-\udbff]$/, "");
-
-// Light or dark: what the system says, unless the reader chose; the choice lasts as long as the page.
-
-const THEMES = { "": "System colours", light: "Light", dark: "Dark" };
-
-export function startTheme(changed) {
-  const order = Object.keys(THEMES);
-  const button = byId("theme");
-  const set = (name) => {
-    if (name) document.documentElement.dataset.theme = name;
-    else delete document.documentElement.dataset.theme;
-    button.textContent = THEMES[name];
-    button.setAttribute("aria-label", `Colours: ${THEMES[name]}. Change`);
-  };
-  set("");
-  button.addEventListener("click", () => {
-    set(order[(order.indexOf(document.documentElement.dataset.theme ?? "") + 1) % order.length]);
-    changed();
-  });
-  for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", changed);
-}
 
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 

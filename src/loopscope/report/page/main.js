@@ -1,6 +1,6 @@
 // Views by address.
 
-import { byId, h, replace, startTheme } from "./dom.js";
+import { byId, h, replace } from "./dom.js";
 import { address, load, page, readAddress } from "./data.js";
 import { showOverview } from "./overview.js";
 import { showExplorer } from "./explorer.js";
@@ -51,7 +51,7 @@ async function route() {
 }
 
 async function start() {
-  startTheme(() => byId("main").repaint?.());
+  for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", () => byId("main").repaint?.());
   await load();
   const offered = [...VIEWS].filter(([, view]) => view.title && (view.offered?.() ?? true));
   replace(byId("views"), offered.map(([name, view]) => h("a", { href: address(name), "data-view": name }, view.title)));

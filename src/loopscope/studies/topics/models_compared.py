@@ -192,10 +192,9 @@ def _steps(records: Records) -> Selection:
         notes.append(f"without a training step: {', '.join(unknown)} ({REMEDY})")
     if records.logs:
         notes.append("a monitor's log holds means and standard errors: its intervals are normal, its best depths bare")
-    if records.logs and not kept:
-        notes.append("these logs hold no update: give `ls.Monitor` transitions")
-    elif not kept:
-        notes.append(records.nothing(f"no run has a training step: {REMEDY}"))
+    if not kept:
+        missing = records.nothing(f"no run has a training step: {REMEDY}")
+        notes.append("these logs hold no update: give `ls.Monitor` transitions" if records.logs else missing)
     return Selection(kept, tuple(notes))
 
 
@@ -337,5 +336,6 @@ def _draw(figure: Figure, name: str, rows: list[Row]) -> None:
         axes.set_xlabel("Training step")
         if len(steps) > 2 and WIDE_RANGE * steps[len(steps) // 2] < steps[-1]:
             axes.set_xscale("symlog", linthresh=float(steps[0] or steps[1]))
+            axes.set_xlim(0.9 * steps[0], 1.1 * steps[-1])
     figure.suptitle(figures.literal(name), fontsize=8)
     figure.legend(loc="outside lower center", ncols=7, handletextpad=0.4)

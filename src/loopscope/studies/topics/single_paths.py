@@ -269,9 +269,7 @@ def _scatter(axes: Axes, one: Shown, colour: str) -> None:
     if (corner := one.at_corner) > 1:
         place: Any = {"textcoords": "offset points", "ha": "right", "va": "bottom", "fontsize": 7}
         axes.annotate(f"{corner} points", (1, 1), (4, 5), **place)
-    axes.set(xlim=(-0.04, 1.1), ylim=(-0.04, 1.22))
-    axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-    axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+    axes.set(xlim=(-0.04, 1.1), ylim=(-0.04, 1.22), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     axes.set_xlabel(r"Predicted scale $\hat\alpha$")
     axes.set_ylabel(r"Optimum $\alpha^\star$" if one.updates.has("fp64_optimum_low") else "Grid optimum")
 

@@ -8,9 +8,8 @@ from torch import Tensor
 from geometry import by_name
 from loopscope.readout import Survey, affine_path
 from loopscope.readout.affine.kernel import Plan
-from loopscope.readout.affine.query import Query, grid, places_on
+from loopscope.readout.affine.query import Query, StoredLogits, grid, places_on
 from loopscope.readout.affine.reduction import LOWEST
-from loopscope.readout.affine.sources import StoredLogits
 
 AT = (0.0, 0.25, 0.5, 0.75, 1.0)
 
