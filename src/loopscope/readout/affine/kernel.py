@@ -10,7 +10,6 @@ Shapes: S states, T tokens, t of them at a time, D hidden width, V vocabulary en
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from weakref import WeakKeyDictionary
 
@@ -136,7 +135,7 @@ def can_follow(queries: Sequence[Query]) -> bool:
 def consecutive(queries: Sequence[Query]) -> list[Tensor]:
     """FP32 answers to the same query of updates that follow one another: each state is multiplied once."""
     sources = [query.source for query in queries if isinstance(query.source, HeadLogits)]
-    first, plan = sources[0], Plan.of(queries[0])
+    first, plan = sources[0], Plan(queries[0])
     states = [first.h_TD, *(source.h_plus_TD for source in sources)]
     rows = min(_GRID, max(1, SCRATCH // (4 * len(states) * first.vocabulary)), first.tokens)
     rows = rows // 128 * 128 or rows  # whole tiles of the product
@@ -162,49 +161,28 @@ def read_out(h_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Ten
     out_NV.clamp_(min=LOWEST)
 
 
-@dataclass(frozen=True)
 class Plan:
     """How a query is put to the FP32 kernel: scales from 0 to 1, and where derivatives are wanted.
 
     Attributes:
-        scales: all scales, [K], or those of each token, [T, K].
+        scales: all scales, both ends of the segment included, [K], or those of each token, [T, K].
         asked: the places of the query's scales among them.
         places: places with derivatives, in order.
-        order: of the derivatives.
         even: whether they are evenly spaced.
+        slots: how many numbers the kernel writes of a token, its mark included.
     """
 
-    scales: Tensor
-    asked: tuple[int, ...]
-    places: tuple[int, ...]
-    order: int
-    even: bool
-
-    @classmethod
-    def of(cls, query: Query) -> Plan:
-        """With both ends of the segment added to the scales that are asked for."""
+    def __init__(self, query: Query) -> None:
         if query.common is None:
             zero = torch.zeros_like(query.scales_K)
-            scales = torch.cat([zero, query.scales_K, zero + 1.0], 1)
-            asked: tuple[int, ...] = (1,)
-            even = False
+            scales, self.asked, self.even = torch.cat([zero, query.scales_K, zero + 1.0], 1), [1], False
         else:
-            all_scales = sorted({0.0, 1.0, *query.common})
-            asked = tuple(all_scales.index(alpha) for alpha in query.common)
-            scales = scales_on(tuple(all_scales), query.source.device)
-            even = spacing(all_scales) is not None
-        places = tuple(sorted({asked[place] for place in query.places})) if query.order else ()
-        return cls(scales.float(), asked, places, query.order, even)
-
-    @property
-    def count(self) -> int:
-        """How many scales there are."""
-        return int(self.scales.shape[-1])
-
-    @property
-    def slots(self) -> int:
-        """How many numbers the kernel writes of a token, its mark included."""
-        return self.count + len(self.places) * self.order + len(EXTRA) + 1
+            every = sorted({0.0, 1.0, *query.common})
+            scales, self.even = scales_on(tuple(every), query.source.device), spacing(every) is not None
+            self.asked = [every.index(alpha) for alpha in query.common]
+        self.scales, self.count, self.order = scales.float(), int(scales.shape[-1]), query.order
+        self.places = sorted({self.asked[place] for place in query.places}) if query.order else []
+        self.slots = self.count + len(self.places) * query.order + len(EXTRA) + 1
 
     def reduce(self, logits_StV: Tensor, targets_t: Tensor, out: Tensor, rows: slice) -> None:
         """One launch, and a second one for tokens that the first has marked."""

@@ -49,7 +49,7 @@ def reduced(z0: Tensor, z1: Tensor, targets: Tensor, scales=None, places=None, o
     places = places_on(21, AT) if places is None else places
     source = StoredLogits(z0.nan_to_num(0.0, 0.0, 0.0), z1.nan_to_num(0.0, 0.0, 0.0))
     query = Query(source, targets, scales, places, order, distributions=True)
-    plan, tokens = Plan.of(query), z0.shape[0]
+    plan, tokens = Plan(query), z0.shape[0]
     out = torch.full((plan.slots, 1, tokens), torch.nan, dtype=torch.float64, device=z0.device)
     plan.reduce(torch.stack([z0, z1]).clamp(min=LOWEST), targets, out, slice(0, tokens))
     return Survey.of(query, plan.answer(query, out[:, 0]))
