@@ -18,6 +18,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 COMMAND = """
+import signal
 import sys
 from loopscope.cli import main
 from loopscope.store.writer import RunWriter
@@ -30,6 +31,7 @@ def wait(*given):
     sys.stdin.readline()
 
 RunWriter.commit = wait
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored
 main()
 """
 """`loopscope`, which after each unit that it stores waits for a line."""
