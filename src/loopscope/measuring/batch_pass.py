@@ -17,6 +17,7 @@ Shapes: N reference tokens, R sequences, B questions, S positions, D hidden widt
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,9 +83,9 @@ class BatchPass:
             tables = self._tables()
         except LoopscopeError:
             # Whatever was refused, the user must first know of a state that is not finite.
-            self._require_finite({}, *map(array, self._finite.values()))
+            self._finite_check()({}, *map(array, self._finite.values()))
             raise
-        finite: Columns = {"finite": HostColumn(self._require_finite, tuple(self._finite.values()))}
+        finite: Columns = {"finite": HostColumn(self._finite_check(), tuple(self._finite.values()))}
         self._names = [name for each in tables for name in each]
         self._pending = PendingColumns([finite, *(columns for each in tables for columns in each.values())])
         return self
@@ -166,15 +167,22 @@ class BatchPass:
                 columns["transition"] = np.full(len(columns["row"]), transition)
         return tables
 
-    def _require_finite(self, _: Columns, *finite_R: np.ndarray[Any, Any]) -> None:
-        """Name the question whose state overflowed, instead of storing a NaN."""
-        owner = [question for question in self._questions for _ in question.example.sequences]
-        for depth, finite in zip(self._finite, finite_R, strict=True):
-            if not finite.all():
-                raise LoopscopeError(
-                    f"{self._model.name} has no finite state for question {owner[int(finite.argmin())].example.id}"
-                    f" at depth {depth}: try {setting('dtype', 'float32')}, fewer loops, or leave the question out"
-                )
+    def _finite_check(self) -> Callable[..., None]:
+        # Without the pass itself, which would keep its own tensors alive.
+        return functools.partial(_require_finite, self._model.name, self._questions, list(self._finite))
+
+
+def _require_finite(
+    model: str, questions: Sequence[Question], depths: Sequence[int], _: Columns, *finite_R: np.ndarray[Any, Any]
+) -> None:
+    """Name the question whose state overflowed, instead of storing a NaN."""
+    owner = [question for question in questions for _ in question.example.sequences]
+    for depth, finite in zip(depths, finite_R, strict=True):
+        if not finite.all():
+            raise LoopscopeError(
+                f"{model} has no finite state for question {owner[int(finite.argmin())].example.id}"
+                f" at depth {depth}: try {setting('dtype', 'float32')}, fewer loops, or leave the question out"
+            )
 
 
 def consecutive(transitions: Sequence[int], most: int) -> Iterator[list[int]]:
