@@ -171,6 +171,6 @@ def head(place: Place, card: str, loop: str = "loop2", **shapes: tuple[int, ...]
     sizes = {"inner.weight": (2, 5), "inner.bias": (2,), "outer.weight": (1, 2), "outer.bias": (1,)}
     path: Path = place.here / "head.safetensors"
     tensors = {f"{loop}.{name}": torch.ones(size) for name, size in {**sizes, **shapes}.items()}
-    described = {"loopscope_head": card}
-    save_file(tensors, path, described | {"sha256": sha256_bytes(save(tensors, described))})
+    digest = sha256_bytes(save(tensors, {"loopscope_head": card}))
+    save_file(tensors, path, {"loopscope_head": f"{digest} {card}"})
     return load_head(path)

@@ -276,6 +276,14 @@ def _train(
     return network.eval().requires_grad_(False)
 
 
+_KEY = "loopscope_head"
+
+
+def _sealed(card: str, tensors: Mapping[str, Tensor]) -> str:
+    """The card behind a digest of it and of the tensors: one entry, for several are stored in no fixed order."""
+    return f"{sha256_bytes(save(dict(tensors), {_KEY: card}))} {card}"
+
+
 def save_head(head: Head, path: Path) -> Path:
     """Write a head as safetensors, whole or not at all."""
     assert head.card is not None
@@ -283,8 +291,7 @@ def save_head(head: Head, path: Path) -> Path:
     card = head.card.model_copy(update={"threshold": head.threshold} if isinstance(head, ExitHead) else {})
     with clear_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    described = {"loopscope_head": card.model_dump_json()}
-    write_atomically(path, save(tensors, described | {"sha256": sha256_bytes(save(tensors, described))}))
+    write_atomically(path, save(tensors, {_KEY: _sealed(card.model_dump_json(), tensors)}))
     return path
 
 
@@ -298,12 +305,12 @@ def load_head(path: str | Path) -> Head:
     networks: dict[int, Network] = {}
     try:
         with safe_open(path, framework="pt") as file:
-            described = dict(file.metadata() or {})
-            digest = described.pop("sha256", "")
+            sealed = (file.metadata() or {}).get(_KEY, "")
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if digest != sha256_bytes(save(stored, described)):
+            described = sealed.partition(" ")[2]
+            if sealed != _sealed(described, stored):
                 raise ValueError("it does not match its own digest")
-            card = Card.model_validate_json(described.get("loopscope_head", ""))
+            card = Card.model_validate_json(described)
             for loop in sorted({name.partition(".")[0] for name in stored}):
                 tensors = {name: stored[f"{loop}.{name}"] for name in Network(1, 1).state_dict()}
                 hidden, width = tensors["inner.weight"].shape
