@@ -36,6 +36,8 @@ LIBRARIES = (
     "mpmath",
     "matplotlib.pyplot",
 )
+ELSEWHERE = {"store": ("test_flipped_bits.py", "test_hub.py")}
+"""Files of tests of a package that lie beside its folder."""
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
@@ -144,7 +146,9 @@ def run_tests(
             sys.path.insert(0, str(source))
             words = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
             words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # a library may bring a plugin of pytest
-            words += ["-m", "not gpu and not slow", str(tests / package)]
+            words += ["-c", str(tests.parent / "pyproject.toml"), "-m", "not gpu and not slow", str(tests / package)]
+            words += [str(tests / name) for name in ELSEWHERE.get(package, ()) if (tests / name).exists()]
+            words += [str(source / "loopscope" / package)]  # its doctests
             status = int(pytest.main(words, plugins=[order]))
             os.write(writer, json.dumps(order.times).encode())
         finally:

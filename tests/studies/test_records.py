@@ -77,7 +77,8 @@ def test_two_runs_of_one_folder_name_are_told_apart(tmp_path, synthetic):
     records = Records([run("a/run", 0.5), run("b/run", 0.25), run("b/other", 0.125)])
     assert [updates.condition.run for updates in records.updates] == ["a/run", "b/run", "other"]
     for updates, slope in zip(records.updates, (0.5, 0.25, 0.125), strict=True):
-        assert records.path(updates.condition, 0)[1][-1] == pytest.approx(slope - 1.0)
+        scales, gains = records.path(updates.condition, 0)
+        assert (scales[0], scales[-1], gains[-1]) == pytest.approx((0.0, 1.0, slope - 1.0))
         assert records.other_table("certificates", updates.condition)["slope"][0][0] == pytest.approx(slope)
         sweep = next(sweep for sweep in records.sweeps if sweep.condition.same_set(updates.condition))
         assert sweep.utility[0, 1] - sweep.utility[0, 0] == pytest.approx(slope - 1.0)
