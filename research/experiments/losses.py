@@ -1,7 +1,7 @@
 """Seven ways to train the loop of a small Ouro, each the loss of one step: depths, gate, drawn loops, three penalties.
 
 Every function takes a `Step` and its way's one setting. All see the same batch; they differ in the depths whose loss
-counts and in what they ask of updates. `loopscope.training_losses` has the penalties for models of any family.
+counts and in what they ask of updates. `training_losses.py` has the penalties for models of any family.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional
 from loopscope.models.families.ouro import Ouro
 from loopscope.models.protocol import exit_probabilities
 from loopscope.models.walk import Walk
-from loopscope.training_losses import fixed_point_loss, geometry_loss, jacobian_penalty, update_geometry
+from research.experiments.training_losses import fixed_point_loss, geometry_loss, jacobian_penalty, update_geometry
 from research.toys.objective import Supervised, draw_recurrence, expected_loss
 
 REACH = 4

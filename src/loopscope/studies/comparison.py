@@ -76,11 +76,17 @@ class Compared:
         cell, interval = self.cell, self.own.interval if isinstance(self.own, Estimate) else None
         names = ("setting", "own_text", "same_setting", "verdict", "next_to", "caveat", "difference")
         values: dict[str, Any] = {
-            **{"table": cell.label, "study": cell.study, "measurement": cell.setting.measurement},
-            **{"column": cell.column, "paper": BOUNDS.get(cell.relation, "") + cell.text, "paper_value": cell.value},
-            **{"quantity": cell.quantity, "own": Estimate(number_of(self.own), self.condition.n, interval)},
+            "table": cell.label,
+            "study": cell.study,
+            "measurement": cell.setting.measurement,
+            "column": cell.column,
+            "paper": BOUNDS.get(cell.relation, "") + cell.text,
+            "paper_value": cell.value,
+            "quantity": cell.quantity,
+            "own": Estimate(number_of(self.own), self.condition.n, interval),
             **{name: getattr(self, name) for name in names},
-            **{"outcome": str(self.outcome), "marked": MARKS[self.outcome] + self.verdict},
+            "outcome": str(self.outcome),
+            "marked": MARKS[self.outcome] + self.verdict,
             "difference_text": "" if self.difference is None else f"{self.difference / cell.unit:+.3g}",
         }
         return Row(self.condition, cell.key, values)

@@ -208,7 +208,9 @@ class TableResult:
 # Fields of the condition and their heads; some rows have an `n` of their own.
 _CONDITION = {
     **{name: name for name in ("run", "model", "weights", "task", "split", "subset")},
-    **{"n": "measured_questions", "expected": "expected_questions", "finished": "finished"},
+    "n": "measured_questions",
+    "expected": "expected_questions",
+    "finished": "finished",
     **{name: name for name in ("transition", "states", "readout")},
 }
 

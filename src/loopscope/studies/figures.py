@@ -57,19 +57,9 @@ OUTCOMES: dict[Outcome, dict[str, Any]] = {
 SERIES_COLOURS = ("#332288", "#882255", "#999933", PURPLE, "#44AA99", ORANGE, SKY)
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-RC: Any = {
-    **{"font.family": ["STIXGeneral", "DejaVu Sans"], "mathtext.fontset": "stix", "font.size": 8},
-    **{"axes.labelsize": 8, "axes.titlesize": 8, "axes.titlepad": 4, "axes.labelpad": 2, "axes.linewidth": 0.6},
-    **{f"{axis}tick.labelsize": 7 for axis in "xy"},
-    **{f"{axis}tick.major.{name}": value for axis in "xy" for name, value in (("width", 0.6), ("size", 2.5))},
-    **{"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.1, "path.simplify": True},
-    **{"legend.fontsize": 7, "legend.frameon": False, "legend.handlelength": 1.4},
-}
-# What embeds fonts and gives the same bytes again; names are drawn as they stand, and LaTeX need not be there.
-SOUND: Any = {
-    **{"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "loopscope"},
-    **{"text.usetex": False},
-}
+STYLE = Path(__file__).parent / "figures.mplstyle"
+# What embeds fonts and gives the same bytes again, and what LaTeX would need: not the user's to change.
+FIXED = ("pdf.fonttype", "ps.fonttype", "svg.fonttype", "svg.hashsalt", "text.usetex")
 _NO_DATE: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": "loopscope"},
     "svg": {"Date": None, "Creator": "loopscope"},
@@ -80,12 +70,16 @@ _NO_DATE: dict[str, dict[str, Any]] = {
 def settings() -> Any:
     """Matplotlib's settings for a figure."""
     try:
-        from matplotlib import rcParams, rcParamsDefault
+        from matplotlib import rc_params_from_file, rcParams, rcParamsDefault
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise LoopscopeError("figures need matplotlib: pip install '.[studies]' in loopscope's folder") from error
-    return RC | {name: rcParams[name] for name in RC if rcParams[name] != rcParamsDefault[name]} | SOUND
+    ours = dict(rc_params_from_file(STYLE, use_default_template=False))
+    return {
+        name: value if name in FIXED or rcParams[name] == rcParamsDefault[name] else rcParams[name]
+        for name, value in ours.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -240,9 +234,14 @@ class FigureResult:
     def describe(self, name: str, drawing: bytes) -> str:
         """What goes into the JSON next to a figure saved under that name."""
         description = {
-            **{"figure": self.study, "title": self.title, "caption": self.caption, "loopscope_version": __version__},
+            "figure": self.study,
+            "title": self.title,
+            "caption": self.caption,
+            "loopscope_version": __version__,
             "file": {"name": printable(name), "sha256": sha256_bytes(drawing)},
-            **{"shown": self.shown, "notes": list(self.notes), "inputs": self.inputs},
+            "shown": self.shown,
+            "notes": list(self.notes),
+            "inputs": self.inputs,
         }
         return json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False, default=float) + "\n"
 
@@ -267,7 +266,7 @@ def literal(name: str, longest: int | None = LONGEST_NAME) -> str:
 def _has_glyph(character: str) -> bool:
     from matplotlib.font_manager import findfont, get_font
 
-    fonts = (get_font(findfont(family)) for family in RC["font.family"])
+    fonts = (get_font(findfont(family)) for family in settings()["font.family"])
     return any(font.get_char_index(ord(character)) for font in fonts)
 
 

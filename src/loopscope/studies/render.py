@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+import tomllib
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 
 from loopscope.stats import Estimate
 from loopscope.studies.conditions import printable, spelled
@@ -34,21 +36,9 @@ MOST_FLOATS = 12  # of a long table before LaTeX has to place them: it keeps no 
 NAME_LENGTH, NAME_WIDTH = 24, "1.5in"  # characters of a column of words after which it is wrapped, and its width then
 HEAD_LENGTH = 16  # characters of a head's line before it is wrapped
 LONGEST_WORD = 16  # letters of a word in a wrapped cell after which it may be broken
-# Lines of heads that are formulas.
-_MATH = {
-    **{name: f"${name}$" for name in ("A", "A+Q", "N", "n", "Q", "A>0, Q<0")},
-    **{"M/(2κ)": r"$M/(2\kappa)$", "C/κ": r"$\overline C/\kappa$", "S/κ": r"$\overline S/\kappa$"},
-    **{"C²/(2κ)": r"$\overline C^{2}/(2\kappa)$", "ΔU<0": r"$\Delta U<0$"},
-}
-_ESCAPES = {
-    **{character: f"\\{character}" for character in "{}&%$#_"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"},
-    **{">": r"\textgreater{}", "|": r"\textbar{}", "→": r"$\to$", "−": "$-$", "Δ": r"$\Delta$", "‖": r"$\|$"},
-    **{"α": r"$\alpha$", "ε": r"$\varepsilon$", "κ": r"$\kappa$", "φ": r"$\phi$", "≤": r"$\leq$", "≥": r"$\geq$"},
-    **{"×": r"$\times$", "·": r"$\cdot$", "²": "$^{2}$", "³": "$^{3}$", "…": r"\ldots{}", "–": r"\textendash{}"},
-    **{"—": r"\textemdash{}", "‘": "`", "’": "'", "“": r"\textquotedblleft{}", "”": r"\textquotedblright{}"},
-    '"': r"\texttt{\char34}",  # the roman font has no straight quotes
-}
+_LATEX = tomllib.loads((Path(__file__).parent / "latex.toml").read_text(encoding="utf-8"))
+_MATH: dict[str, str] = _LATEX["heads"]
+_ESCAPES: dict[str, str] = _LATEX["characters"]
 _ACCENTS = dict(
     zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327", "`'^~=u.\"rHvc", strict=True)
 )

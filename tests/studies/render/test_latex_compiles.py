@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+import loopscope as ls
 from loopscope.stats import Bootstrap
 from loopscope.studies import TABLES
 from loopscope.studies.comparison import compare
@@ -42,6 +43,8 @@ def rich(lively, tmp_path, synthetic):
         )
     paper = {"name": "Ouro-1.4B", "toy": False, "revision": "574fa66c"}
     task = synthetic.Task("math500", {4: synthetic.realistic(40, seed=9)})
+    longer = {"transitions": "1-2", "depths": "1-3", "scales_to": 2.0, "limit": 4}
+    runs.append(ls.measure("toy-ouro", "stories", output=str(tmp_path / "longer"), **longer))
     return Records([*runs, synthetic.write_run(tmp_path / "paper", [task], model=paper)])
 
 

@@ -134,7 +134,10 @@ def _endpoint_difference(updates: Updates) -> float | None:
     "shared-questions",
     "Questions that two splits share",
     Population(lambda records: Selection((records,), ()), "quick"),
-    *(MODEL, TASK, Column("N", "{questions}"), Column("Of the\npublished split", "{published}")),
+    MODEL,
+    TASK,
+    Column("N", "{questions}"),
+    Column("Of the\npublished split", "{published}"),
     *(words("Other set", "{other}"), Column("Shared", "{shared}")),
     paper="app:exp-protocol",
     notes=lambda rows, records: () if rows else (records.nothing(NO_SPLITS),),
@@ -184,8 +187,10 @@ def gate_agreement(group: Tokens) -> Values:
     gate, depths = group.gate, group.gate["exit_depth"]
     continuing = int(gate["continues"].sum())
     return {
-        **{"positions": gate.height, "continuing": continuing},
+        "positions": gate.height,
+        "continuing": continuing,
         "coverage": continuing / gate.height if gate.height else None,
         "agreeing": int((depths == gate["exit_depth_fp64"]).sum()),
-        **{"earliest": depths.min(), "latest": depths.max()},
+        "earliest": depths.min(),
+        "latest": depths.max(),
     }

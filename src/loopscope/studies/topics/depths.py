@@ -95,7 +95,11 @@ def depth_coverage(sweep: DepthSweep, bootstrap: Bootstrap) -> Values:
     "transition-selection",
     "Selection of a transition",
     NEIGHBOURS,
-    *(MODEL, TASK, Column("N", "{condition.n}"), Column("Pairs", "{examined}"), Column("Declines", "{declines}")),
+    MODEL,
+    TASK,
+    Column("N", "{condition.n}"),
+    Column("Pairs", "{examined}"),
+    Column("Declines", "{declines}"),
     Column("Earliest", "{selected}"),
     Column("Change (1e-3)\n[95% CI]", "{change:.3f}", per=1e-3, ci=True),
     Column("Lowest", "{largest}"),
@@ -123,7 +127,10 @@ def transition_selection(sweep: DepthSweep, bootstrap: Bootstrap) -> Values:
     "consecutive-changes",
     "Mean utility change of every consecutive pair of depths",
     NEIGHBOURS,
-    *(MODEL, TASK, words("Pair", "{key}"), Column("N", "{condition.n}")),
+    MODEL,
+    TASK,
+    words("Pair", "{key}"),
+    Column("N", "{condition.n}"),
     Column("Change (1e-3)\n[95% CI]", "{change:+.3f}", per=1e-3, ci=True),
     Column("Sign", "{sign}"),
     paper="app:exp-protocol",
@@ -144,7 +151,10 @@ def consecutive(sweep: DepthSweep, bootstrap: Bootstrap) -> Values:
         lambda records: OPTION_TASKS.none_here(records) if records.sweeps else no_depths(records),
         "quick",
     ),
-    *(MODEL, TASK, Column("Depth", "{depth}"), Column("Most chosen\noption", "{option}")),
+    MODEL,
+    TASK,
+    Column("Depth", "{depth}"),
+    Column("Most chosen\noption", "{option}"),
     Column("Chosen", "{chosen}/{condition.n}"),
     Column("Share (%) [95% CI]", "{share:.2%}", ci=True),
     Column("Right (%)", "{right:.2%}"),
@@ -162,8 +172,12 @@ def option_responses(sweep: DepthSweep) -> Values:
     for depth, chosen, right_now in zip(sweep.depths, all_chosen.T, correct.T, strict=True):
         option = int(np.bincount(chosen).argmax())  # the smallest of equals
         rows[str(depth)] = {
-            **{"depth": depth, "option": option, "chosen": (chosen == option).sum()},
-            **{"share": Mean(chosen == option), "right": np.mean(right == option), "accuracy": Mean(right_now)},
+            "depth": depth,
+            "option": option,
+            "chosen": (chosen == option).sum(),
+            "share": Mean(chosen == option),
+            "right": np.mean(right == option),
+            "accuracy": Mean(right_now),
         }
     return rows
 

@@ -118,8 +118,10 @@ def refined_optima(updates: Updates) -> Values:
         paths = Fp64Paths(updates, inside)
         rows[key] = {
             "n": inside.sum(),
-            **{"error_low": Mean(paths.error.lower), "error_high": Mean(paths.error.upper)},
-            **{"regret_low": Mean(paths.regret.lower), "regret_high": Mean(paths.regret.upper)},
+            "error_low": Mean(paths.error.lower),
+            "error_high": Mean(paths.error.upper),
+            "regret_low": Mean(paths.regret.lower),
+            "regret_high": Mean(paths.regret.upper),
             **{kind: paths.of_kind(kind).sum() for kind in ("left", "interior", "right")},
         }
     return rows
@@ -211,12 +213,16 @@ def guaranteed_signs(updates: Updates) -> Values:
     taylor = taylor_value_bound(paths.floats("M"))
     medians = {"gap": np.abs(gain - predicted), "integrated": integrated, "taylor": taylor}
     return {
-        **{"n": len(updates), "signs": sure.sum()},
+        "n": len(updates),
+        "signs": sure.sum(),
         "right_signs": (sure & (np.sign(predicted) == np.sign(gain))).sum(),
         **{name: Quantile(values, 0.5) for name, values in medians.items()},
-        **{"rooted": rising.sum(), "bounded": bounded.sum(), "known": known.sum()},
+        "rooted": rising.sum(),
+        "bounded": bounded.sum(),
+        "known": known.sum(),
         "inside": ((ends[0] <= high) & (ends[1] >= low))[known].sum(),
-        **{"width": Mean(high - low), "distance": Mean(distance[bounded])},
+        "width": Mean(high - low),
+        "distance": Mean(distance[bounded]),
     }
 
 

@@ -190,12 +190,16 @@ def tokens(group: Tokens) -> Values:
         return Ratio.by_cluster(row, values, np.ones(row.size) if of is None else of)
 
     return {
-        **{"questions": group.frame["row"].n_unique(), "positions": group.frame.height, "stored": group.stored},
-        **{"failures": failed.sum(), "failure_rate": rate(failed)},
+        "questions": group.frame["row"].n_unique(),
+        "positions": group.frame.height,
+        "stored": group.stored,
+        "failures": failed.sum(),
+        "failure_rate": rate(failed),
         **{f"recovered_{name}": (failed & (gains > 0)).sum() for name, gains in shorter.items()},
         **{f"{name}_rate": rate(failed & (gains > 0), failed) for name, gains in shorter.items()},
         **{name: rate(gains) for name, gains in {"full": gain, **shorter}.items()},
-        **{"over_full": rate(quadratic - gain), "over_quarter": rate(quadratic - quarter)},
+        "over_full": rate(quadratic - gain),
+        "over_quarter": rate(quadratic - quarter),
         "beyond_margin": exceeds_margin(slope, gain).sum(),
     }
 
@@ -224,7 +228,9 @@ def direction_progress(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> fig
     rows = -(-len(groups) // columns)
     described = [
         {
-            **{"condition": str(group.condition), "records": len(group), "ids": group.ids},
+            "condition": str(group.condition),
+            "records": len(group),
+            "ids": group.ids,
             "outcomes": {outcome.label: int((group.outcome == outcome).sum()) for outcome in Outcome},
         }
         for group in groups

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 # Names of the shares of outcomes, worst first.
 OUTCOMES = {
-    **{"finite_step": Outcome.FINITE_STEP_FAILURE, "directional": Outcome.DIRECTIONAL_FAILURE},
-    **{"neutral": Outcome.NEUTRAL, "progressing": Outcome.PROGRESSING},
+    "finite_step": Outcome.FINITE_STEP_FAILURE,
+    "directional": Outcome.DIRECTIONAL_FAILURE,
+    "neutral": Outcome.NEUTRAL,
+    "progressing": Outcome.PROGRESSING,
 }
 DESIGN = ("topology", "injection", "depth_prior")
 
@@ -65,7 +67,10 @@ def _by_run(records: Records) -> Selection:
     "families",
     "Models compared",
     Population(_by_run, "quick"),
-    *(MODEL, TASK, words("Updates", "{updates}"), words("Topology", "{topology}")),
+    MODEL,
+    TASK,
+    words("Updates", "{updates}"),
+    words("Topology", "{topology}"),
     *(words("Injection", "{injection}"), words("Depth prior", "{depth_prior}")),
     Column("Finite-step share\n(%) [95% CI]", "{share:.1%}", ci=True),
     Column("A", "{sign_slope:.1%}", ci=True, group="Sign accuracy (%) [95% CI]"),

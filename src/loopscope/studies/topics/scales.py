@@ -95,13 +95,16 @@ def scale_statistics(updates: Updates) -> Values:
     at_full = np.asarray(nearest_action(GRID_SCALES, predicted).alpha) == 1
     return {
         "n": len(updates),
-        **{"spearman": Spearman(predicted, optimum), "scale_mae": Mean(np.abs(predicted - optimum))},
-        **{"first_order_regret": Mean(first_order), "quadratic_regret": Mean(quadratic)},
+        "spearman": Spearman(predicted, optimum),
+        "scale_mae": Mean(np.abs(predicted - optimum)),
+        "first_order_regret": Mean(first_order),
+        "quadratic_regret": Mean(quadratic),
         "advantage": Mean(first_order - quadratic),  # paired
         **{name: Mean(values) for name, values in fixed.items()},
         "best_fixed": best,
         "best_fixed_regret": Estimate(None, 0) if best is None else Mean(fixed[FIXED[best]]),
-        **{"at_zero": (optimum == 0).sum(), "at_one": (optimum == 1).sum()},
+        "at_zero": (optimum == 0).sum(),
+        "at_one": (optimum == 1).sum(),
         "both_at_one": ((optimum == 1) & at_full).sum(),
     }
 
@@ -212,7 +215,10 @@ def contraction(updates: Updates) -> Values:
     """
     gain = updates.quarter_gain[updates.finite_step]
     return {
-        **{"recovered": (gain > 0).sum(), "failures": gain.size, "recovery": Mean(gain > 0), "mean_gain": Mean(gain)},
+        "recovered": (gain > 0).sum(),
+        "failures": gain.size,
+        "recovery": Mean(gain > 0),
+        "mean_gain": Mean(gain),
         "recovered_beyond_margin": (gain > EFFECT_MARGIN).sum(),
     }
 
@@ -285,14 +291,20 @@ def interventions(updates: Updates) -> Values:
         rows["quadratic"] = {
             "recovered_quarter": (quarter[failures] > 0).sum(),
             "recovered_selected": (selected[failures] > 0).sum(),
-            **{"failures": failures.sum(), "population": "All questions", "n": len(updates)},
-            **{"mean_gain": Mean(selected), "advantage": Mean(selected - quarter), "without_scale": 0},
+            "failures": failures.sum(),
+            "population": "All questions",
+            "n": len(updates),
+            "mean_gain": Mean(selected),
+            "advantage": Mean(selected - quarter),
+            "without_scale": 0,
         }
     if _has_bound(updates):
         found = bound_selected_values(updates.where(failures))
         rows["bound"] = {
-            **{"recovered_quarter": found["quarter_positive"], "recovered_selected": found["selected_positive"]},
-            **{"failures": found["n"], "population": "Failures"},
+            "recovered_quarter": found["quarter_positive"],
+            "recovered_selected": found["selected_positive"],
+            "failures": found["n"],
+            "population": "Failures",
             **{name: found[name] for name in ("n", "mean_gain", "advantage", "without_scale")},
         }
     return rows
@@ -331,12 +343,16 @@ def transitions(updates: Updates) -> Values:
         "failures": failures.sum(),
         "recovered_quarter": (quarter[failures] > 0).sum(),
         "recovered_quadratic": (quadratic[failures] > 0).sum(),
-        **{"full": Mean(gain), "quarter": Mean(quarter), "quadratic": Mean(quadratic)},
+        "full": Mean(gain),
+        "quarter": Mean(quarter),
+        "quadratic": Mean(quadratic),
         **{name: Mean(right) for name, right in updates.right_signs.items()},
         "over_full": Mean(quadratic - gain),
         "recovered_beyond_margin": (quadratic[failures] > EFFECT_MARGIN).sum(),
-        **{"failures_quarter": Mean(quarter[failures]), "failures_quadratic": Mean(quadratic[failures])},
-        **{"accuracy_before": _accuracy(updates.sweep, before), "accuracy_after": _accuracy(updates.sweep, after)},
+        "failures_quarter": Mean(quarter[failures]),
+        "failures_quadratic": Mean(quadratic[failures]),
+        "accuracy_before": _accuracy(updates.sweep, before),
+        "accuracy_after": _accuracy(updates.sweep, after),
     }
 
 

@@ -68,9 +68,13 @@ class Example:
         """Plain values for the JSON next to a figure."""
         condition, chosen_from = self.updates.condition, int(self.updates.finite_step.sum())
         return {
-            **{"condition": str(condition), "run": condition.run, "example_id": self.updates.ids[self.place]},
-            **{"chosen_from": chosen_from, "path": self.source},
-            **{"predicted_scale": self.number("quadratic_scale"), "optimum": self.optimum},
+            "condition": str(condition),
+            "run": condition.run,
+            "example_id": self.updates.ids[self.place],
+            "chosen_from": chosen_from,
+            "path": self.source,
+            "predicted_scale": self.number("quadratic_scale"),
+            "optimum": self.optimum,
         }
 
 
@@ -201,7 +205,8 @@ def scale_prediction(groups: tuple[Updates, ...], bootstrap: Bootstrap) -> figur
         shown.append(Shown(updates, example, estimated(scale_statistics(updates.where(updates.primary)), bootstrap)))
     described = [
         {
-            **{"condition": str(each.updates.condition), "example": each.example.described()},
+            "condition": str(each.updates.condition),
+            "example": each.example.described(),
             "primary_ids": each.updates.where(each.updates.primary).ids,
             "regret": {name: [found.value, *figures.ends(found)] for name, found in each.regrets.items()},
         }

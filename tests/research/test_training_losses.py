@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import loopscope as ls
-from loopscope.training_losses import (
+from research.experiments.training_losses import (
     Geometry,
     fixed_point_loss,
     geometry_loss,
