@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -167,7 +168,8 @@ class Wave(UtilityPath):
     def at_own(self, scales_N: torch.Tensor, order: int) -> torch.Tensor:
         return torch.stack([self.order(scales_N[:, None], k)[:, 0] for k in range(order + 1)])
 
-    def _initial(self) -> torch.Tensor:
+    @functools.cached_property
+    def initial_N(self) -> torch.Tensor:
         return torch.zeros(self.examples, dtype=torch.float64)
 
     def order(self, alpha_NK: torch.Tensor, k: int) -> torch.Tensor:

@@ -287,7 +287,7 @@ def _sample(run: StoredRun, named: Named, scratch: str) -> Replayed:
 def _gaps(run: StoredRun, again: StoredRun, chosen: pl.DataFrame | None = None) -> Iterator[tuple[str, Gap]]:
     """How every column of two runs differs, by `table.column`; the first of them cut to some questions."""
     for table in run.manifest.tables():
-        lazy = run.scan(table.name)
+        lazy = StoredRun.scan(run, table.name)  # with the stored codes, where a `Run` has names of outcomes
         lazy = lazy if chosen is None else lazy.join(chosen.lazy(), ["task", "split", "row"], "semi")
         keys = [name for name in _KEYS if name in table.names]
         stored, measured = lazy.collect().sort(keys), again.read(table.name).sort(keys)
