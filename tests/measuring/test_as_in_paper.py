@@ -169,7 +169,7 @@ class Wave(UtilityPath):
         return torch.stack([self.order(scales_N[:, None], k)[:, 0] for k in range(order + 1)])
 
     @functools.cached_property
-    def initial_N(self) -> torch.Tensor:
+    def initial_N(self) -> torch.Tensor:  # noqa: N802
         return torch.zeros(self.examples, dtype=torch.float64)
 
     def order(self, alpha_NK: torch.Tensor, k: int) -> torch.Tensor:
