@@ -76,10 +76,8 @@ def settings() -> Any:
             raise
         raise LoopscopeError("figures need matplotlib: pip install '.[studies]' in loopscope's folder") from error
     ours = dict(rc_params_from_file(STYLE, use_default_template=False))
-    return {
-        name: value if name in FIXED or rcParams[name] == rcParamsDefault[name] else rcParams[name]
-        for name, value in ours.items()
-    }
+    users = {name: rcParams[name] for name in ours if rcParams[name] != rcParamsDefault[name]}
+    return ours | {name: value for name, value in users.items() if name not in FIXED}
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,8 @@ class Curve(NamedTuple):
 @figures.figure("depth-curves", "Utility over recurrent depth", paper="app:exp-coverage", over=SWEEPS)
 def depth_curves(sweeps: tuple[DepthSweep, ...], bootstrap: Bootstrap) -> figures.Picture:
     """Mean reference utility, in nats, with question-bootstrap bands; one panel per evaluation set, one line per model.
-    Rings: best depth. Triangles: earliest running-best decrease whose paired interval lies below zero.
+    Rings: best depth. Triangles: earliest running-best decrease whose paired interval lies below zero. A panel whose
+    title names a depth begins there: lower means before it are left out.
     """
     panels: dict[str, list[Curve]] = defaultdict(list)
     for sweep in sweeps:
@@ -221,16 +222,27 @@ def depth_curves(sweeps: tuple[DepthSweep, ...], bootstrap: Bootstrap) -> figure
     return figures.Picture(0.5 + 1.75 * shape[0], lambda figure: _curves(figure, panels, shape), {"panels": described})
 
 
+def _first_shown(curves: list[Curve]) -> int:
+    """The first depth of a panel: those before it would flatten what is marked."""
+    means = [pair for each in curves for pair in zip(each.sweep.depths, each.sweep.utility.mean(axis=0), strict=True)]
+    last = min(each.sweep.depths[min(each.best, max(len(each.means) - 3, 0))] for each in curves)
+    last = min([last, *(each.decline.reference for each in curves if each.decline)])
+    spans = {first: np.ptp([mean for at, mean in means if at >= first]) for first, _ in means if first <= last}
+    return next((first for first in sorted(spans) if spans[first] < 0.5 * max(spans.values())), min(spans))
+
+
 def _curves(figure: Figure, panels: dict[str, list[Curve]], shape: tuple[int, int]) -> None:
     grid = figure.subplots(*shape, squeeze=False)
     models = dict.fromkeys(curve.sweep.condition.model_title for curves in panels.values() for curve in curves)
     looks = {model: figures.series(place) for place, model in enumerate(models)}
     for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
+        first = _first_shown(curves)
         for curve in curves:
-            _curve(axes, curve, looks[curve.sweep.condition.model_title])
-        axes.set_title(figures.literal(title))
+            _curve(axes, curve, looks[curve.sweep.condition.model_title], first)
+        later = first > min(curve.sweep.depths[0] for curve in curves)
+        axes.set_title(figures.literal(title) + (f", depth ≥ {first}" if later else ""))
         axes.margins(y=0.12)  # rings and triangles stand above the highest point
-        figures.depth_axis(axes, sorted({depth for curve in curves for depth in curve.sweep.depths}))
+        figures.depth_axis(axes, sorted({at for curve in curves for at in curve.sweep.depths if at >= first}))
     figures.hide_empty(grid, len(panels))
     for axes in grid[:, 0]:
         axes.set_ylabel("Mean utility")
@@ -241,9 +253,10 @@ def _curves(figure: Figure, panels: dict[str, list[Curve]], shape: tuple[int, in
     figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 5))
 
 
-def _curve(axes: Axes, curve: Curve, look: dict[str, Any]) -> None:
+def _curve(axes: Axes, curve: Curve, look: dict[str, Any], first: int) -> None:
     depths, values = curve.sweep.depths, [mean.value or 0.0 for mean in curve.means]
-    figures.band(axes, depths, curve.means, look)
+    start = sum(depth < first for depth in depths)
+    figures.band(axes, depths[start:], curve.means[start:], look)
     axes.plot(depths[curve.best], values[curve.best], zorder=4, **RING, markeredgecolor=look["color"])
     if curve.decline is not None:
         # On the point itself: next to it, a mark belongs to no depth that can be read off.
